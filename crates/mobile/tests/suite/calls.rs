@@ -1,10 +1,14 @@
 //! Calls, replies, and how code comes to where it is called.
 
 use crate::{begin, call, fails, kernel, patient, runs};
-use samite_fabric::Fabric;
+use samite_fabric::{Fabric, Mask, Match, PeerId};
 use samite_mobile::{Capsule, Cause, Function, Limits, Mobile, Policy, Rights, Trust};
-use samite_testkit::{Failed, Outcome, check, same};
+use samite_testkit::{Cluster, Failed, Outcome, Who, check, pause, point, same, units};
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::task::{Context, Poll, Wake, Waker};
 
 /// Adds the unit's number to the payload, a number.
 const ADD: &str = "(i64.store (local.get $at)
@@ -349,3 +353,98 @@ fn many_threads(fabric: &Fabric, unit: u32) -> Outcome {
 }
 
 on_processes!(several_threads_call, runs(3, many_threads));
+
+/// What is sent runs, at another unit and at this one, in the order of calls.
+fn sent(fabric: &Fabric, unit: u32) -> Outcome {
+    const SENDS: u64 = 5;
+    let mobile = begin(fabric)?;
+    let members = fabric.job()?;
+    let segment = fabric.allocate(4096)?;
+    mobile.grant(0, segment.bytes(), Rights::Write);
+    fabric.barrier(&members)?;
+    if unit == 0 {
+        let count = "(i64.store (local.get $at)
+                (call $add64 (i32.const 0) (i64.const 0) (i64.const 1)))
+            (call $reply (local.get $at) (i32.const 8))";
+        let code = mobile.register(Capsule::from_wat(&kernel(count))?)?;
+        for to in [1, 0] {
+            let count = || call(&mobile, to, &code, &[0; 8])?.wait();
+            same!(count()?, 0_u64.to_le_bytes());
+            for _ in 0..SENDS {
+                mobile.send(to, &code, "run", &[0; 8])?;
+            }
+            same!(count()?, (SENDS + 1).to_le_bytes());
+        }
+    }
+    fabric.barrier(&members)?;
+    same!(mobile.counters().calls, SENDS + 2);
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(what_is_sent_runs, runs(2, sent));
+
+/// Wakes the thread that awaits.
+struct Awaiting(std::thread::Thread);
+
+impl Wake for Awaiting {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// A call is awaited by a thread that sleeps, while another one makes progress. Unit 1 answers only
+/// when the call waits.
+fn awaited(name: &str, mask: Mask) {
+    let body = |fabric: &Fabric, members: &[PeerId]| {
+        let mobile = begin(fabric)?;
+        let code = mobile.register(Capsule::from_wat(&kernel(ADD))?)?;
+        fabric.barrier(members)?;
+        if fabric.identity().unit == 1 {
+            pause("computes");
+            fabric.recv_vec(Match::any(9))?;
+            return Ok(());
+        }
+        pause("begins");
+        let has_ended = &AtomicBool::new(false);
+        std::thread::scope(|scope| -> Outcome {
+            scope.spawn(|| {
+                while !has_ended.load(Acquire) {
+                    fabric.progress();
+                    std::thread::yield_now();
+                }
+            });
+            let awaits = || -> Outcome<Vec<u8>> {
+                let mut call = pin!(call(&mobile, 1, &code, &[0; 8])?);
+                let waker = Waker::from(Arc::new(Awaiting(std::thread::current())));
+                let context = &mut Context::from_waker(&waker);
+                check!(call.as_mut().poll(context).is_pending());
+                point("awaits");
+                loop {
+                    std::thread::park();
+                    if let Poll::Ready(ended) = call.as_mut().poll(context) {
+                        return Ok(ended?);
+                    }
+                }
+            };
+            let ended = awaits();
+            has_ended.store(true, Release);
+            same!(ended?, 1_u64.to_le_bytes());
+            Ok(())
+        })?;
+        fabric.send(members[1], 9, b"end")?;
+        Ok(())
+    };
+    units(2)
+        .mask(mask)
+        .orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(1), "computes");
+            cluster.wait_point(Who::Unit(0), "begins");
+            cluster.release(Who::Unit(0));
+            cluster.wait_point(Who::Unit(0), "awaits");
+            cluster.release(Who::Unit(1));
+            cluster.all_end();
+        });
+}
+
+on_processes!(a_call_is_awaited, awaited);

@@ -87,7 +87,12 @@ fn chased(fabric: &Fabric, unit: u32, capsule: &Capsule) -> Outcome {
         }
     }
     fabric.barrier(&members)?;
-    check!(mobile.counters().forwards > 50);
+    let counters = mobile.counters();
+    check!(counters.forwards > 50);
+    // The first chase that moves goes from unit 0 to the last one, in their order: each gets the
+    // code from the one before it.
+    let passes_on = u64::from(u64::from(unit) + 1 < units);
+    same!(counters.code_sent, passes_on * capsule.bytes().len() as u64);
     fabric.barrier(&members)?;
     Ok(())
 }

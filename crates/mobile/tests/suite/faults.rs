@@ -2,7 +2,7 @@
 
 use crate::{begin, call, fails, failure, kernel, patient, runs};
 use samite_fabric::{Fabric, Mask, PeerId};
-use samite_mobile::{Capsule, Cause, Limits, Rights};
+use samite_mobile::{Capsule, Cause, Error, Limits, Rights};
 use samite_testkit::{Cluster, Outcome, Unit, Who, check, pause, point, same, units};
 use std::time::Duration;
 
@@ -158,6 +158,15 @@ fn path(fabric: &Fabric, unit: u32) -> Outcome {
 
 on_processes!(a_failure_tells_the_way, runs(4, path));
 
+/// Returns whether a call ended since its unit was lost, before it was sent or afterwards.
+fn is_lost(ended: &samite_mobile::Result<Vec<u8>>) -> bool {
+    match ended {
+        Err(Error::Failed(failure)) => failure.cause == Cause::Lost,
+        Err(Error::Fabric(error)) => matches!(error, samite_fabric::Error::PeerLost { .. }),
+        _ => false,
+    }
+}
+
 /// Unit 2 dies while it has the chain: the origin hears of it, whoever had sent the chain there.
 fn holder_dies(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, _: &[PeerId]| {
@@ -180,8 +189,8 @@ fn holder_dies(name: &str, mask: Mask) {
                 let ended = failure(chain.wait())?;
                 same!((ended.cause, &ended.path[..]), (Cause::Lost, &[2][..]));
                 check!(ended.is_part && ended.to_string().contains("unit.2"));
-                let direct = call(&mobile, 2, &code, &[]);
-                check!(direct.is_err(), "a call to a lost unit");
+                let direct = call(&mobile, 2, &code, &[]).and_then(|call| call.wait());
+                check!(is_lost(&direct), "a call to a lost unit: {direct:?}");
                 // The others go on.
                 let ok = mobile.register(Capsule::from_wat(&kernel(""))?)?;
                 same!(call(&mobile, 1, &ok, &[])?.wait()?, [0_u8; 0]);
@@ -237,7 +246,7 @@ fn restarted(name: &str, mask: Mask) {
         // Until this unit has seen the new life, a call ends as lost.
         let again = loop {
             match call(&mobile, 1, &code, &[]).and_then(|call| call.wait()) {
-                Err(_) => _ = fabric.progress(),
+                ended if is_lost(&ended) => _ = fabric.progress(),
                 ended => break ended,
             }
         };
@@ -265,3 +274,61 @@ fn restarted(name: &str, mask: Mask) {
 }
 
 on_processes!(a_unit_is_started_again, restarted);
+
+/// Unit 1 dies with a prefetch that it should pass on to unit 2: the caller hears of it. Later
+/// prefetches that name the lost unit fail, too, and reach the units behind it all the same.
+fn prefetch_dies(name: &str, mask: Mask) {
+    let body = |fabric: &Fabric, members: &[PeerId]| {
+        let mobile = begin(fabric)?;
+        fabric.barrier(members)?;
+        let end = samite_fabric::Match::from(members[0], 9);
+        match fabric.identity().unit {
+            0 => {
+                let first = mobile.register(Capsule::from_wat(&kernel(""))?)?;
+                let second = kernel("(drop (call $me))");
+                let second = mobile.register(Capsule::from_wat(&second)?)?;
+                pause("waits");
+                let prefetch = mobile.prefetch(&first, &[1, 2, 3])?;
+                point("called");
+                let ended = failure(prefetch.wait())?;
+                same!(ended.cause, Cause::Lost);
+                check!(ended.to_string().contains("unit.1"), "{ended}");
+                let ended = failure(mobile.prefetch(&second, &[1, 2, 3])?.wait())?;
+                same!(ended.cause, Cause::Lost);
+                fabric.recv_vec(samite_fabric::Match::from(members[2], 1))?;
+                for code in [&first, &second] {
+                    mobile.prefetch(code, &[2, 3])?.wait()?;
+                }
+                for to in [2, 3] {
+                    same!(call(&mobile, to, &first, &[])?.wait()?, [0_u8; 0]);
+                    fabric.send(members[to as usize], 9, b"end")?;
+                }
+            }
+            1 => _ = pause("computes"),
+            2 => {
+                let has_second = || (mobile.counters().compiled == 1).then_some(());
+                mobile.serve(fabric.deadline(), has_second)?;
+                fabric.send(members[0], 1, b"it came")?;
+                fabric.recv_vec(end)?;
+                same!(mobile.counters().compiled, 2);
+            }
+            _ => {
+                fabric.recv_vec(end)?;
+                same!(mobile.counters().compiled, 2);
+            }
+        }
+        Ok(())
+    };
+    units(4)
+        .mask(mask)
+        .orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(1), "computes");
+            cluster.wait_point(Who::Unit(0), "waits");
+            cluster.release(Who::Unit(0));
+            cluster.wait_point(Who::Unit(0), "called");
+            cluster.kill(Who::Unit(1));
+            cluster.all_end();
+        });
+}
+
+on_processes!(a_unit_dies_with_a_prefetch, prefetch_dies);

@@ -228,31 +228,40 @@ fn at_once(fabric: &Fabric, unit: u32) -> Outcome {
 
 on_processes!(many_calls_at_once_fetch_once, runs(2, at_once));
 
-/// The unit that has sent a call on evicts its code: the origin has it.
+/// A unit asks for code first where the call came from. When the unit that has sent a call on
+/// evicts its code, the origin has it.
 fn evicted_on_the_way(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, members: &[_]| {
         let mobile = begin(fabric)?;
         let go = "(if (i32.eq (call $me) (i32.const 1)) (then
             (call $forward (i32.const 2) (i32.const 0) (local.get $at) (i32.const 0))))";
         let capsule = Capsule::from_wat(&kernel(go))?;
+        let kept = Capsule::from_wat(&kernel(&format!("(drop (call $hops)) {go}")))?;
+        let bytes = |capsule: &Capsule| capsule.bytes().len() as u64;
         fabric.barrier(members)?;
         match fabric.identity().unit {
             0 => {
-                let code = mobile.register(capsule)?;
+                let first = mobile.register(kept.clone())?;
+                same!(call(&mobile, 1, &first, &[])?.wait()?, [0_u8; 0]);
+                same!(mobile.counters().code_sent, bytes(&kept));
+                pause("first");
+                let code = mobile.register(capsule.clone())?;
                 same!(call(&mobile, 1, &code, &[])?.wait()?, [0_u8; 0]);
-                let bytes = code.capsule().bytes().len() as u64;
-                same!(mobile.counters().code_sent, 2 * bytes);
+                let sent = bytes(&kept) + 2 * bytes(&capsule);
+                same!(mobile.counters().code_sent, sent);
                 (1..3).try_for_each(|to| fabric.send(members[to], 9, b"end"))?;
             }
             1 => {
-                let has_gone = || (mobile.counters().forwards == 1).then_some(());
+                let has_gone = || (mobile.counters().forwards == 2).then_some(());
                 mobile.serve(fabric.deadline(), has_gone)?;
                 check!(mobile.evict(capsule.hash()));
                 point("evicted");
                 serve_to_the_end(fabric)?;
-                same!(mobile.counters().code_sent, 0);
+                same!(mobile.counters().code_sent, bytes(&kept));
             }
             _ => {
+                let has_run = || (mobile.counters().calls == 1).then_some(());
+                mobile.serve(fabric.deadline(), has_run)?;
                 pause("waits");
                 serve_to_the_end(fabric)?;
             }
@@ -263,6 +272,8 @@ fn evicted_on_the_way(name: &str, mask: Mask) {
         .mask(mask)
         .orchestrate(name, body, |cluster: &mut Cluster| {
             cluster.wait_point(Who::Unit(2), "waits");
+            cluster.wait_point(Who::Unit(0), "first");
+            cluster.release(Who::Unit(0));
             cluster.wait_point(Who::Unit(1), "evicted");
             cluster.release(Who::Unit(2));
             cluster.all_end();

@@ -162,10 +162,18 @@ fn echo() -> Outcome<Capsule> {
     Ok(Capsule::from_wat(&kernel(echo))?)
 }
 
+/// Code that only unit 2 has.
+fn at_two() -> Outcome<Capsule> {
+    Ok(Capsule::from_wat(&kernel("(drop (call $origin))"))?)
+}
+
 fn honest(fabric: &Fabric, unit: u32) -> Outcome {
     let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let code = mobile.register(echo()?)?;
+    if unit == 2 {
+        mobile.register(at_two()?)?;
+    }
     // Compiled, so that frames by hand find it.
     same!(call(&mobile, unit, &code, b"own")?.wait()?, *b"own");
     fabric.barrier(&members)?;
@@ -204,6 +212,7 @@ fn one_by_one(raw: &Raw<'_>) -> Outcome {
     back.post(0, &reply)?;
     let members = raw.fabric.job()?;
     raw.fabric.barrier(&members)?;
+    forged(raw, from)?;
 
     let other = Capsule::from_wat(&kernel("(drop (call $hops))"))?;
     let whole = other.bytes();
@@ -285,6 +294,25 @@ fn one_by_one(raw: &Raw<'_>) -> Outcome {
         raw.post(id, &call)?;
     }
     raw.settle(&code)
+}
+
+/// Code that is sent with wrong bytes is asked of the other unit that has it.
+fn forged(raw: &Raw<'_>, other: Life) -> Outcome {
+    let code = at_two()?;
+    let (id, whole) = (code.hash().id(), code.bytes());
+    let mut call = raw.head(CALL);
+    call[12..16].copy_from_slice(&other.peer.0.to_le_bytes());
+    call[16..20].copy_from_slice(&other.incarnation.to_le_bytes());
+    raw.post(id, &call)?;
+    let (_, word, _) = raw.expect(FETCH)?;
+    same!(word, id);
+    let mut wrong = whole.to_vec();
+    *wrong.last_mut().expect("it has bytes") ^= 1;
+    raw.code(id, 0, wrong.len() as u32, &wrong)?;
+    raw.post(id, &raw.head(CALL))?;
+    let (.., bytes) = raw.expect(REPLY)?;
+    same!(bytes[8..], *b"");
+    Ok(())
 }
 
 /// Frames of each kind that are right, for changes.
@@ -394,15 +422,23 @@ fn stranger(name: &str, mask: Mask) {
                 same!(answer(b"before")?, *b"before");
             }
             fabric.barrier(&members)?;
-            if unit.rank == 1 {
+            if unit.rank == 0 {
+                // Unit 1 computes then, so this call waits while others answer it.
+                pause("begins");
+                let waits = call(&mobile, 1, &code, b"waits")?;
+                point("called");
+                same!(waits.wait()?, *b"waits");
+            } else {
+                pause("computes");
                 fabric.recv_vec(Match::any(1))?;
-                same!(mobile.counters().calls, 1);
-                same!(mobile.counters().code_sent, 0);
             }
             fabric.barrier(&members)?;
-            if unit.rank == 0 {
-                same!(answer(b"after")?, *b"after");
+            match unit.rank {
+                0 => same!(answer(b"after")?, *b"after"),
+                _ => same!(mobile.counters().code_sent, 0),
             }
+            fabric.barrier(&members)?;
+            same!(mobile.counters().calls, 3 * u64::from(unit.rank));
             fabric.barrier(&members)?;
             return Ok(());
         }
@@ -415,26 +451,54 @@ fn stranger(name: &str, mask: Mask) {
             ..unit.identity()
         };
         let fabric = &join(identity)?;
-        let raw = Raw::new(fabric, &unit.domain, 1)?;
         let id = echo()?.hash().id();
-        // It gets no code, and its replies and failures end nothing.
-        raw.post(id, &[FETCH, 0, 0, 0, 0, 0, 0, 0])?;
+        let is_refused = |raw: &Raw<'_>| -> Outcome {
+            for (kind, word) in [(CALL, id), (CALL, id ^ 1), (PREFETCH, id)] {
+                raw.post(word, &raw.head(kind))?;
+                let (from, _, bytes) = raw.expect(FAIL)?;
+                same!((from, bytes[24]), (raw.to, REFUSED));
+                let text = String::from_utf8_lossy(&bytes[24..]);
+                check!(text.contains("only units of the job"), "{text}");
+            }
+            Ok(())
+        };
+        pause("waits");
+        // Its replies and failures end no call, whatever its number is. Calls of a process have the
+        // numbers from 0 on.
+        let raw = Raw::new(fabric, &unit.domain, 0)?;
+        let failure = [OTHER, 0, 0, b'n', b'o'];
         for slot in 0..8_u32 {
-            raw.post(0, &[&[REPLY, 0, 0, 0][..], &slot.to_le_bytes()].concat())?;
+            let slot = slot.to_le_bytes();
+            raw.post(0, &[&[REPLY, 0, 0, 0][..], &slot, b"forged"].concat())?;
+            let mut fail = raw.head(FAIL);
+            fail[8..12].copy_from_slice(&slot);
+            fail[12..16].copy_from_slice(&raw.to.peer.0.to_le_bytes());
+            fail[16..20].copy_from_slice(&raw.to.incarnation.to_le_bytes());
+            raw.post(0, &[&fail[..], &failure].concat())?;
         }
-        for (kind, word) in [(CALL, id), (CALL, id ^ 1), (PREFETCH, id)] {
-            raw.post(word, &raw.head(kind))?;
-            let (from, _, bytes) = raw.expect(FAIL)?;
-            same!((from, bytes[24]), (raw.to, REFUSED));
-            let text = String::from_utf8_lossy(&bytes[24..]);
-            check!(text.contains("only units of the job"), "{text}");
-        }
+        is_refused(&raw)?; // It has taken all of them.
+        pause("forged");
+        // It gets no code.
+        let raw = Raw::new(fabric, &unit.domain, 1)?;
+        raw.post(id, &[FETCH, 0, 0, 0, 0, 0, 0, 0])?;
+        is_refused(&raw)?;
         fabric.send(raw.to.peer, 1, b"end")?;
         Ok(())
     };
-    units(3).mask(mask).orchestrate_bare(name, body, |cluster| {
-        cluster.all_end();
-    });
+    units(3)
+        .mask(mask)
+        .orchestrate_bare(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(1), "computes");
+            cluster.wait_point(Who::Unit(0), "begins");
+            cluster.release(Who::Unit(0));
+            cluster.wait_point(Who::Unit(0), "called");
+            cluster.wait_point(Who::Unit(2), "waits");
+            cluster.release(Who::Unit(2));
+            cluster.wait_point(Who::Unit(2), "forged");
+            cluster.release(Who::Unit(1));
+            cluster.release(Who::Unit(2));
+            cluster.all_end();
+        });
 }
 
 on_processes!(a_process_of_another_job_is_refused, stranger);
@@ -466,7 +530,10 @@ fn corrupt(name: &str, mask: Mask) {
             Push::Full => None,
             pushed => Some(pushed),
         };
-        same!(fabric.wait_stepping("room", &[], send, || false)?, Push::Done);
+        same!(
+            fabric.wait_stepping("room", &[], send, || false)?,
+            Push::Done
+        );
         pause("broke");
         Ok(())
     };

@@ -4,8 +4,8 @@
 use crate::holders::large;
 use crate::{begin, call, fails, failure, kernel, patient, runs, runs_long};
 use samite_fabric::{Fabric, Mask, Match, PeerId};
-use samite_mobile::{Capsule, Cause, Function, Policy, Rights, Trust};
-use samite_testkit::{Cluster, Outcome, Who, check, pause, same, units};
+use samite_mobile::{Capsule, Cause, Error, Function, Limits, Policy, Rights, Trust};
+use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
 use std::time::{Duration, Instant};
 
 /// Replies with a number that makes the code another one.
@@ -276,3 +276,176 @@ fn in_turn(fabric: &Fabric, unit: u32) -> Outcome {
 }
 
 on_processes!(callers_take_turns, runs(3, in_turn));
+
+/// Unit 2 takes nothing. Calls that unit 1 sends on to it wait for room there, up to a bound; those
+/// beyond it fail at unit 1 as `Busy`.
+fn full_outbox(name: &str, mask: Mask) {
+    const CALLS: usize = 250;
+    let body = |fabric: &Fabric, members: &[PeerId]| {
+        let mobile = begin(fabric)?;
+        let go = "(if (i32.eq (call $me) (i32.const 1)) (then
+            (call $forward (i32.const 2) (i32.const 0) (local.get $at) (local.get $len))))";
+        let code = mobile.register(Capsule::from_wat(&kernel(go))?)?;
+        fabric.barrier(members)?;
+        if fabric.identity().unit > 0 {
+            if fabric.identity().unit == 2 {
+                pause("computes");
+            }
+            fabric.recv_vec(Match::from(members[0], 9))?;
+            return Ok(());
+        }
+        pause("waits");
+        let payload = vec![7; 60_000];
+        let mut calls = Vec::new();
+        for _ in 0..CALLS {
+            calls.push(call(&mobile, 1, &code, &payload)?);
+        }
+        // The last one finds no room.
+        let ended = failure(calls.pop().expect("there are calls").wait())?;
+        check!(ended.cause == Cause::Busy, "{ended}");
+        same!(ended.path, [0, 1]);
+        point("full");
+        let (mut ran, mut refused) = (0, 0);
+        for call in calls {
+            match call.wait() {
+                Ok(reply) => {
+                    same!(reply, [0_u8; 0]);
+                    ran += 1;
+                }
+                ended => {
+                    fails(ended, Cause::Busy)?;
+                    refused += 1;
+                }
+            }
+        }
+        // 4 MiB wait for room, and some are under way.
+        check!(ran >= 69 && refused > 0, "{ran} ran, {refused} did not");
+        same!(call(&mobile, 1, &code, &payload)?.wait()?, [0_u8; 0]);
+        (1..3).try_for_each(|to| fabric.send(members[to], 9, b"end"))?;
+        Ok(())
+    };
+    units(3)
+        .mask(mask)
+        .orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(2), "computes");
+            cluster.wait_point(Who::Unit(0), "waits");
+            cluster.release(Who::Unit(0));
+            cluster.wait_point(Who::Unit(0), "full");
+            cluster.release(Who::Unit(2));
+            cluster.all_end();
+        });
+}
+
+on_processes!(calls_beyond_the_outbox_fail, full_outbox);
+
+/// A caller that takes nothing gets no more answers than wait for room: its other calls end as
+/// `Late`, and later ones are answered.
+fn dropped_answers(name: &str, mask: Mask) {
+    // All of them leave at once, without a turn that would take answers.
+    const CALLS: u64 = 160;
+    let body = |fabric: &Fabric, members: &[PeerId]| {
+        let mobile = begin(fabric)?;
+        let long = Function::new(|context, _| context.reply(&[7; 60_000]));
+        mobile.define("long", long.and(|context, _| context.reply(b"short")));
+        let code = mobile.register(Capsule::of_function("long", ["long", "short"])?)?;
+        fabric.barrier(members)?;
+        if fabric.identity().unit == 1 {
+            let have_run = || (mobile.counters().calls >= CALLS).then_some(());
+            mobile.serve(fabric.deadline(), have_run)?;
+            point("ran");
+            fabric.recv_vec(Match::any(9))?;
+            return Ok(());
+        }
+        let calls = (0..CALLS).map(|_| mobile.call(1, &code, "long", &[]));
+        let mut calls = calls.collect::<Result<Vec<_>, _>>()?;
+        pause("called");
+        // Answers leave in their order: all that were kept have come when this one has, unless
+        // there was no room for it yet.
+        let short = Duration::from_millis(100);
+        let mut rounds = 0..600;
+        let has_come = rounds.any(|_| {
+            let call = mobile.call(1, &code, "short", &[]);
+            call.and_then(|call| call.wait_within(short)) == Ok(b"short".to_vec())
+        });
+        check!(has_come);
+        let mut answered = 0;
+        calls.retain_mut(|call| {
+            let ended = call.test();
+            answered += u64::from(ended == Some(Ok(vec![7; 60_000])));
+            ended.is_none()
+        });
+        let dropped = calls.len() as u64;
+        same!(answered + dropped, CALLS);
+        check!(answered >= 69 && dropped > 0, "{answered} were answered");
+        let late = calls.pop().map(|call| call.wait_within(short));
+        check!(matches!(late, Some(Err(Error::Late { .. }))), "{late:?}");
+        fabric.send(members[1], 9, b"end")?;
+        Ok(())
+    };
+    units(2)
+        .mask(mask)
+        .orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(0), "called");
+            cluster.wait_point(Who::Unit(1), "ran");
+            cluster.release(Who::Unit(0));
+            cluster.all_end();
+        });
+}
+
+on_processes!(answers_beyond_the_outbox_are_dropped, dropped_answers);
+
+/// Unit 0 has queued many calls at unit 1 that run to their limit when unit 2 makes one: it is
+/// answered between them.
+fn loops_between(fabric: &Fabric, unit: u32) -> Outcome {
+    const LOOPS: u64 = 40;
+    let mobile = begin(fabric)?;
+    let members = fabric.job()?;
+    let segment = fabric.allocate(4096)?;
+    mobile.grant(0, segment.bytes(), Rights::Write);
+    let (own, last) = (fabric.clone(), members[2]);
+    // While it waits for a message, frames go on arriving.
+    let holds = Function::new(move |_, _| match own.recv_vec(Match::from(last, 1)) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(samite_mobile::Trap::Other(error.to_string())),
+    });
+    let count = |context: &mut samite_mobile::Context, _: &[u8]| {
+        let count = context.load(0, 0)?;
+        context.reply(&count.to_le_bytes())
+    };
+    mobile.define("holds", holds.and(count));
+    let code = mobile.register(Capsule::of_function("holds", ["hold", "count"])?)?;
+    fabric.barrier(&members)?;
+    match unit {
+        0 => {
+            let body = "(drop (call $add64 (i32.const 0) (i64.const 0) (i64.const 1)))
+                (if (local.get $len) (then (loop (br 0))))";
+            let loops = mobile.register(Capsule::from_wat(&kernel(body))?)?;
+            same!(call(&mobile, 1, &loops, &[])?.wait()?, [0_u8; 0]);
+            let holds = mobile.call(1, &code, "hold", &[])?;
+            // So little time that the code is not rejected.
+            let limits = Limits {
+                run: Duration::from_millis(5),
+                ..Limits::default()
+            };
+            let calls = (0..LOOPS).map(|_| mobile.call_within(1, &loops, "run", b"x", limits));
+            let calls = calls.collect::<Result<Vec<_>, _>>()?;
+            fabric.send(members[2], 3, b"queued")?;
+            holds.wait()?;
+            for call in calls {
+                fails(call.wait(), Cause::Time)?;
+            }
+        }
+        2 => {
+            fabric.recv_vec(Match::from(members[0], 3))?;
+            let call = mobile.call(1, &code, "count", &[])?;
+            fabric.send(members[1], 1, b"go on")?;
+            let count = u64::from_le_bytes(call.wait()?.as_slice().try_into()?);
+            check!(count < LOOPS / 2, "{count} calls ran before it");
+        }
+        _ => {}
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(calls_are_answered_between_loops, runs(3, loops_between));

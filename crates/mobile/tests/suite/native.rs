@@ -2,7 +2,7 @@
 
 use crate::{begin, fails, patient, patient_policy, runs};
 use samite_fabric::Fabric;
-use samite_mobile::{Capsule, Cause, Policy, Processor, Rights, Trust, clang};
+use samite_mobile::{Capsule, Cause, Policy, Processor, Rights, SigningKey, Trust, clang};
 use samite_testkit::{Outcome, require, same};
 use std::env::consts::ARCH;
 use std::path::Path;
@@ -97,5 +97,57 @@ pub(crate) fn can_compile(test: &str) -> bool {
 on_processes!(the_same_answers_on_all_engines, |name: &str, mask| {
     if can_compile(name) {
         runs(3, each_engine)(name, mask);
+    }
+});
+
+/// Native code that is signed by a key which a unit knows runs there, and other native code does
+/// not.
+fn signed(fabric: &Fabric, unit: u32) -> Outcome {
+    let mobile = begin(fabric)?;
+    let members = fabric.job()?;
+    let segment = fabric.allocate(64)?;
+    segment.bytes().write(0, &9_u64.to_le_bytes());
+    mobile.grant(0, segment.bytes(), Rights::Read);
+    let key = SigningKey::from_bytes(&[3; 32]);
+    mobile.set_policy(Policy {
+        trust: Trust::ListedNative,
+        keys: vec![*key.verifying_key().as_bytes()],
+        ..patient_policy()
+    });
+    fabric.barrier(&members)?;
+    if unit == 0 {
+        let folder = tempfile::tempdir()?;
+        let code = |flags: Vec<&str>| compiled(folder.path(), SUM, &flags);
+        let elf = code(clang::elf(ARCH))?;
+        let bitcode = code(clang::bitcode(ARCH))?;
+        let here = Processor::HERE;
+        let other = SigningKey::from_bytes(&[4; 32]);
+        for (signer, runs) in [(None, false), (Some(&other), false), (Some(&key), true)] {
+            // A name that no unit defines makes it another capsule: a caller is asked once.
+            let name = format!("signed by {:?}", signer.map(SigningKey::to_bytes));
+            let of = || Capsule::builder(["sum", "wrong"]).function(&name);
+            let [elf, bitcode] = [elf.clone(), bitcode.clone()];
+            for capsule in [of().elf(here, elf), of().bitcode(here, 22, bitcode)] {
+                let mut capsule = capsule.build()?;
+                if let Some(signer) = signer {
+                    capsule = capsule.sign(signer)?;
+                }
+                let code = mobile.register(capsule)?;
+                let payload = 7_u64.to_le_bytes();
+                let ended = mobile.call_within(1, &code, "sum", &payload, patient())?;
+                match runs {
+                    true => same!(ended.wait()?, (7_u64 + 9).to_le_bytes()),
+                    false => _ = fails(ended.wait(), Cause::Refused)?,
+                }
+            }
+        }
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(signed_native_code_runs, |name: &str, mask| {
+    if can_compile(name) {
+        runs(2, signed)(name, mask);
     }
 });

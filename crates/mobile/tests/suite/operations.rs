@@ -384,7 +384,14 @@ fn graphs(fabric: &Fabric, _: u32) -> Outcome {
                     );
                 }
             }
-            graph.bfs_auto(5)?;
+            let expected = levels_of(&neighbours, 5);
+            // The small one so often that each way was tried, and one was chosen.
+            let times = if words == SMALL { 14 } else { 1 };
+            for _ in 0..times {
+                let reached = graph.bfs_auto(5)?;
+                check!(graph.levels(&reached)? == expected);
+                same!(reached.visited, expected.iter().flatten().count() as u64);
+            }
             wrong_graphs(&graph, &links, &marks)?;
         }
         fabric.barrier(&members)?;
@@ -581,3 +588,93 @@ fn owner_dies(name: &str, mask: Mask) {
 }
 
 on_processes!(an_owner_dies_during_operations, owner_dies);
+
+/// Each operation goes the way that it is told: gets call nothing, functions have nothing compiled,
+/// and code that moves is compiled where the words are.
+fn ways(fabric: &Fabric, unit: u32) -> Outcome {
+    let mobile = Mobile::new(fabric)?;
+    let members = fabric.job()?;
+    serve(&mobile);
+    let (_words, shards) = spread(&mobile, 0, SMALL)?;
+    let (_marks, marks) = spread(&mobile, 1, SMALL)?;
+    let asks = match (&shards, &marks) {
+        (Some(shards), Some(marks)) => Some(Asks::new(shards, marks)?),
+        _ => None,
+    };
+    for of in 0..Asks::KINDS {
+        for way in Way::ALL {
+            fabric.barrier(&members)?;
+            let before = mobile.counters();
+            fabric.barrier(&members)?;
+            if let Some(asks) = &asks {
+                asks.ask(way, of)?;
+            }
+            fabric.barrier(&members)?;
+            let after = mobile.counters();
+            let has_run = after.calls > before.calls;
+            let compiled = after.compiled - before.compiled;
+            if unit == 1 {
+                let is_moved = u64::from(way == Way::Moved);
+                check!(has_run == (way != Way::Gets), "{of} by {way:?}");
+                check!(compiled == is_moved, "{of} by {way:?}: {compiled}");
+            } else {
+                check!(!has_run || way != Way::Gets, "{of} by {way:?}");
+                check!(compiled == 0 || way == Way::Moved, "{of} by {way:?}");
+            }
+        }
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+/// One operation of each kind, which needs words of unit 1.
+struct Asks {
+    at: u64,
+    table: Table,
+    gather: Gather,
+    lists: Lists,
+    tree: Tree,
+    below: Below,
+    graph: Graph,
+}
+
+impl Asks {
+    const KINDS: usize = 6;
+
+    fn new(shards: &Shards, marks: &Shards) -> Outcome<Asks> {
+        let at = shards.words() + 1000;
+        // A cycle of two words, and the head of a list of one node.
+        shards.put(at, &[at + 1, at])?;
+        shards.put(at + 10, &[at + 11, 7, 8, END])?;
+        let vertices = 50;
+        // The vertex 20 is at unit 1. Its row of edges is empty, like all others.
+        Ok(Asks {
+            at,
+            table: Table::new(shards)?,
+            gather: Gather::new(shards)?,
+            lists: Lists::new(shards)?,
+            tree: Tree::build(shards, 2000, 2, &[(1, 2), (3, 4), (5, 6), (7, 8), (9, 10)])?,
+            below: Below::new(shards)?,
+            graph: Graph::new(shards, marks, vertices)?,
+        })
+    }
+
+    fn ask(&self, way: Way, of: usize) -> Outcome {
+        let at = self.at;
+        match of {
+            0 => same!(self.table.chase(way, 3, at)?, at + 1),
+            1 => same!(self.gather.gather(way, &[at, at + 1])?, [at + 1, at]),
+            2 => same!(self.lists.find(way, at + 10, 7)?, Some(8)),
+            3 => {
+                for key in [1, 3, 5, 7, 9] {
+                    same!(self.tree.get(way, key)?, Some(key + 1));
+                }
+            }
+            4 => same!(self.below.find(way, at..at + 2, 1 << 30)?.count, 4),
+            _ => same!(self.graph.bfs(way, 20)?.visited, 1),
+        }
+        Ok(())
+    }
+}
+
+on_processes!(operations_go_their_way, runs(3, ways));
