@@ -26,7 +26,7 @@
 //! `doorbell/{mod, socket}` · `lease/{mod, words, holder, owner}` · `lend` · `pages` ·
 //! `biased/{mod, mutex, wait, thread}` · `waiters` · `copy/{mod, kernel, cooperative, calibrate,
 //! aside}` · `host` (facts about the machine) · `size` (sizes with units) · `code` (error numbers)
-//! · `sys` (system calls)
+//! · `stack` (of a thread) · `sys` (system calls)
 //!
 //! # Rules
 //! M1 A mapping lives until the last [`SharedBytes`] of it is dropped; every pointer in this crate
@@ -84,6 +84,7 @@ pub mod ring;
 #[cfg(not(loom))]
 mod shared;
 mod size;
+mod stack;
 pub mod sync;
 #[cfg(not(loom))]
 mod sys;
@@ -106,6 +107,7 @@ pub use published::{Published, Publisher};
 pub use shared::{Blocks, Origin, SharedBytes};
 pub use size::Bytes;
 #[cfg(not(loom))]
+pub use stack::stack_left;
 pub use sys::{OwnerProcess, PeerCredentials, enable_asymmetric_fences, peer_credentials};
 pub use waiters::{Waiter, Waiters};
 

@@ -3,12 +3,15 @@
 use crate::error::{Cause, Failure};
 use crate::mobile::{Mobile, Registered};
 use crate::{Error, Result};
-use samite_engines::{Context, Grants, Instance, Limits, PAYLOAD_MAX};
+use samite_engines::{Code, Context, Grants, Instance, Limits, PAYLOAD_MAX, Trap};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An instance of code, for one thread at a time. It has no grants, and its kernels can only reply.
 pub struct Local {
-    instance: Box<dyn Instance>,
+    code: Arc<dyn Code>,
+    /// `None` after a call that has failed: its instance is not used again.
+    instance: Option<Box<dyn Instance>>,
     context: Option<Box<Context>>,
     unit: u32,
 }
@@ -28,14 +31,15 @@ impl Mobile {
     pub fn local(&self, code: &Registered) -> Result<Local> {
         let unit = self.unit();
         self.prefetch(code, &[unit])?.wait()?;
-        let compiled = self
+        let code = self
             .compiled(code.hash())
             .ok_or_else(|| failed(Cause::NoCode, "the code was dropped meanwhile", unit))?;
         let none = Grants::default();
-        let instance = compiled.instance(&none);
+        let instance = code.instance(&none);
+        let instance = instance.map_err(|trap| stopped(&trap, unit))?;
         Ok(Local {
-            instance: instance
-                .map_err(|trap| failed(Cause::from(&trap), trap.to_string(), unit))?,
+            code,
+            instance: Some(instance),
             context: Some(Box::new(Context::new(unit, self.units(), none))),
             unit,
         })
@@ -46,7 +50,7 @@ impl Local {
     /// Runs an entry, and returns its reply.
     ///
     /// # Errors
-    /// [`Error::Failed`], with the cause. The instance may be used again.
+    /// [`Error::Failed`], with the cause. The next call has new memory.
     pub fn call(&mut self, entry: u8, payload: &[u8]) -> Result<&[u8]> {
         let limits = Limits {
             hops: 0,
@@ -65,13 +69,28 @@ impl Local {
             ));
         };
         context.begin(limits, self.unit, PAYLOAD_MAX);
-        let (context, ended) = self.instance.call(entry, context, payload);
+        let instance = match self.instance.take() {
+            Some(instance) => Ok(instance),
+            None => self.code.instance(context.grants()),
+        };
+        let (context, ended) = match instance {
+            Ok(mut instance) => {
+                let (context, ended) = instance.call(entry, context, payload);
+                self.instance = ended.is_ok().then_some(instance);
+                (context, ended)
+            }
+            Err(trap) => (context, Err(trap)),
+        };
         let context = self.context.insert(context);
         match ended {
             Ok(()) => Ok(context.replied().unwrap_or_default()),
-            Err(trap) => Err(failed(Cause::from(&trap), trap.to_string(), self.unit)),
+            Err(trap) => Err(stopped(&trap, self.unit)),
         }
     }
+}
+
+fn stopped(trap: &Trap, unit: u32) -> Error {
+    failed(Cause::from(trap), trap.to_string(), unit)
 }
 
 fn failed(cause: Cause, text: impl Into<String>, unit: u32) -> Error {

@@ -1,104 +1,196 @@
-//! What a module exports, read without compiling it.
+//! What a module exports and imports, read without compiling it.
 
+use super::cost::{self, Cost, FEATURES, unreadable};
+use super::imports::MODULE;
+use super::OWN_PAGES_MAX;
 use crate::Refused;
-use wasmparser::{CompositeInnerType, ExternalKind, Operator, Parser, Payload, TypeRef, ValType};
+use wasmparser::{
+    CompositeInnerType, ExternalKind, FuncType, FuncValidatorAllocations, Import, MemoryType, Parser,
+    Payload, TypeRef, ValType, ValidPayload, Validator,
+};
 
-/// The parameters of a function, at most.
-const PARAMETERS_MAX: u64 = 1000;
-/// The compiler has a table of variables by blocks for each function, of 4 bytes: 256 MiB at most.
-/// A function of 1000 lines has some 100 variables and 500 blocks.
-const VARIABLES_BY_BLOCKS_MAX: u64 = 64 << 20;
+/// A module that has been validated and may be compiled.
+pub(super) struct Known {
+    /// The functions that it exports with the type of an entry.
+    pub(super) entries: Vec<String>,
+    /// Pages that it has for itself; or why it cannot be given what it imports.
+    pub(super) own: Result<u64, Refused>,
+}
 
 /// Returns the names of the functions that a module exports with the type of an entry, `(i32, i32)
 /// -> i32`, in its order.
 ///
 /// # Errors
-/// [`Refused::Invalid`]: it is no module, or has a function that runs when it starts, which no
-/// limit of a call would hold for, or one that takes the compiler too much memory.
+/// [`Refused::Invalid`]: it is no valid module, or uses what is not offered; or has a function that
+/// runs when it starts, which no limit of a call would hold for; or takes the compiler too much
+/// memory or time.
 pub fn entries(code: &[u8]) -> Result<Vec<String>, Refused> {
-    let invalid = |error: wasmparser::BinaryReaderError| Refused::Invalid(error.to_string());
-    let (mut types, mut functions, mut exports) = (Vec::new(), Vec::new(), Vec::new());
+    Ok(known(code)?.entries)
+}
+
+/// Validates a module, without compiling it.
+///
+/// # Errors
+/// As [`entries`].
+pub(super) fn known(code: &[u8]) -> Result<Known, Refused> {
+    let mut validator = Validator::new_with_features(FEATURES);
+    let mut allocations = FuncValidatorAllocations::default();
+    let mut read = Read::default();
     for payload in Parser::new(0).parse_all(code) {
-        match payload.map_err(invalid)? {
+        let payload = payload.map_err(unreadable)?;
+        read.check_length(&payload)?;
+        if let ValidPayload::Func(function, body) = validator.payload(&payload).map_err(unreadable)? {
+            let mut function = function.into_validator(allocations);
+            read.cost.add_function(&mut function, &body)?;
+            allocations = function.into_allocations();
+        }
+        read.section(payload)?;
+    }
+    Ok(read.finish())
+}
+
+/// What has been read of a module.
+#[derive(Default)]
+struct Read {
+    cost: Cost,
+    /// Of each type, whether it is that of an entry, and what it takes to enter such a function.
+    types: Vec<(bool, u64)>,
+    /// The types of all functions, of which the first ones are imported.
+    functions: Vec<u32>,
+    exports: Vec<(String, u32)>,
+    own: u64,
+    has_own_memory: bool,
+    refused: Option<Refused>,
+}
+
+impl Read {
+    /// Checks how many items a section has, before they are read.
+    fn check_length(&self, payload: &Payload<'_>) -> Result<(), Refused> {
+        let functions = self.functions.len() as u64;
+        let (of, items) = match payload {
+            Payload::TypeSection(section) => ("types", section.count()),
+            Payload::ImportSection(section) => ("imports", section.count()),
+            Payload::FunctionSection(section) => {
+                let items = functions + u64::from(section.count());
+                return cost::check_items("functions", items);
+            }
+            Payload::TableSection(section) => ("tables", section.count()),
+            Payload::GlobalSection(section) => ("globals", section.count()),
+            Payload::ExportSection(section) => ("exports", section.count()),
+            Payload::ElementSection(section) => ("elements", section.count()),
+            Payload::DataSection(section) => ("data segments", section.count()),
+            _ => return Ok(()),
+        };
+        cost::check_items(of, u64::from(items))
+    }
+
+    /// Reads a section that has been validated.
+    fn section(&mut self, payload: Payload<'_>) -> Result<(), Refused> {
+        match payload {
             Payload::TypeSection(section) => {
                 for group in section {
-                    for of in group.map_err(invalid)?.into_types() {
-                        types.push(is_entry(&of.composite_type.inner));
+                    for of in group.map_err(unreadable)?.into_types() {
+                        let CompositeInnerType::Func(of) = of.composite_type.inner else {
+                            return Err(Refused::Invalid("it has types of objects".into()));
+                        };
+                        self.cost.add_type(&of)?;
+                        self.types.push((is_entry(&of), cost::entering(&of)));
                     }
                 }
             }
             Payload::ImportSection(section) => {
                 for import in section.into_imports() {
-                    if let TypeRef::Func(of) = import.map_err(invalid)?.ty {
-                        functions.push(of);
-                    }
+                    self.import(&import.map_err(unreadable)?);
                 }
             }
             Payload::FunctionSection(section) => {
                 for of in section {
-                    functions.push(of.map_err(invalid)?);
+                    let of = of.map_err(unreadable)?;
+                    let entering = self.types.get(of as usize).map_or(0, |(_, cost)| *cost);
+                    self.cost.add_entrances(entering)?;
+                    self.functions.push(of);
                 }
             }
+            Payload::MemorySection(section) => self.has_own_memory |= section.count() > 0,
+            Payload::GlobalSection(section) => self.cost.add_start(u64::from(section.count()))?,
             Payload::ExportSection(section) => {
                 for export in section {
-                    let export = export.map_err(invalid)?;
+                    let export = export.map_err(unreadable)?;
                     if export.kind == ExternalKind::Func {
-                        exports.push((export.name.to_owned(), export.index));
+                        self.exports.push((export.name.to_owned(), export.index));
                     }
                 }
             }
-            Payload::CodeSectionEntry(body) => {
-                let mut variables = PARAMETERS_MAX;
-                for of in body.get_locals_reader().map_err(invalid)? {
-                    variables += u64::from(of.map_err(invalid)?.0);
+            Payload::ElementSection(section) => {
+                let mut all = 0;
+                for element in section {
+                    all += 1 + match element.map_err(unreadable)?.items {
+                        wasmparser::ElementItems::Functions(items) => u64::from(items.count()),
+                        wasmparser::ElementItems::Expressions(_, items) => u64::from(items.count()),
+                    };
                 }
-                let mut blocks = 1;
-                for of in body.get_operators_reader().map_err(invalid)? {
-                    blocks += blocks_of(&of.map_err(invalid)?);
-                }
-                if variables.saturating_mul(blocks) > VARIABLES_BY_BLOCKS_MAX {
-                    let text = "a function has too many variables and branches together";
-                    return Err(Refused::Invalid(text.into()));
-                }
+                cost::check_items("elements", all)?;
+                self.cost.add_start(all)?;
             }
+            Payload::DataSection(section) => self.cost.add_start(u64::from(section.count()))?,
             Payload::StartSection { .. } => {
                 return Err(Refused::Invalid("it has a start function".into()));
             }
             _ => {}
         }
+        Ok(())
     }
-    let is_wanted = |index: u32| {
-        let of = functions.get(index as usize);
-        of.and_then(|of| types.get(*of as usize))
-            .copied()
-            .unwrap_or(false)
-    };
-    exports.retain(|(_, index)| is_wanted(*index));
-    Ok(exports.into_iter().map(|(name, _)| name).collect())
+
+    fn import(&mut self, import: &Import<'_>) {
+        let name = format!("{}.{}", import.module, import.name);
+        let wrong = match import.ty {
+            TypeRef::Func(of) => {
+                self.functions.push(of);
+                (import.module != MODULE).then_some(Refused::Import(name))
+            }
+            TypeRef::Memory(memory) if name == "samite.memory" => {
+                self.own = memory.initial;
+                check_memory(&memory).err()
+            }
+            _ => Some(Refused::Import(name)),
+        };
+        self.refused = self.refused.take().or(wrong);
+    }
+
+    fn finish(self) -> Known {
+        let is_entry = |index: u32| {
+            let of = self.functions.get(index as usize);
+            of.and_then(|of| self.types.get(*of as usize))
+                .is_some_and(|(is_entry, _)| *is_entry)
+        };
+        let entries = (self.exports.into_iter())
+            .filter(|(_, index)| is_entry(*index))
+            .map(|(name, _)| name)
+            .collect();
+        let own_memory = || {
+            let text = "it has a memory of its own: import `samite.memory` (wasm-ld --import-memory)";
+            self.has_own_memory.then(|| Refused::Invalid(text.into()))
+        };
+        let own = self.refused.or_else(own_memory).map_or(Ok(self.own), Err);
+        Known { entries, own }
+    }
 }
 
-/// Returns how many blocks the compiler makes of an operator, at most.
-fn blocks_of(operator: &Operator<'_>) -> u64 {
-    match operator {
-        Operator::Block { .. } | Operator::Br { .. } | Operator::BrIf { .. } => 2,
-        Operator::Loop { .. } | Operator::If { .. } | Operator::Else => 4,
-        Operator::BrTable { targets } => 2 + u64::from(targets.len()),
-        Operator::Return | Operator::Unreachable => 1,
-        // A branch for a trap, or to functions of the host.
-        Operator::CallIndirect { .. }
-        | Operator::MemoryCopy { .. }
-        | Operator::MemoryFill { .. }
-        | Operator::MemoryInit { .. }
-        | Operator::TableCopy { .. }
-        | Operator::TableFill { .. }
-        | Operator::TableInit { .. } => 4,
-        _ => 0,
+fn check_memory(memory: &MemoryType) -> Result<(), Refused> {
+    let is_plain = !memory.memory64 && !memory.shared;
+    if !is_plain || memory.page_size_log2.is_some() || memory.initial > OWN_PAGES_MAX {
+        return Err(Refused::Invalid(format!(
+            "its memory is not a plain one of at most {OWN_PAGES_MAX} pages"
+        )));
     }
+    if memory.maximum.is_some() {
+        return Err(Refused::Invalid(
+            "its memory has a maximum: the granted segments do not fit".into(),
+        ));
+    }
+    Ok(())
 }
 
-fn is_entry(of: &CompositeInnerType) -> bool {
-    let CompositeInnerType::Func(of) = of else {
-        return false;
-    };
+fn is_entry(of: &FuncType) -> bool {
     of.params() == [ValType::I32; 2] && of.results() == [ValType::I32]
 }

@@ -17,6 +17,7 @@
 //!
 //! A function that is called wrongly stops the kernel: the trap says why.
 
+use super::ticker::Clock;
 use super::window::{Private, Window};
 use crate::{Context, PAYLOAD_MAX, Trap};
 use wasmtime::{Caller, Engine, Linker, StoreLimits, StoreLimitsBuilder};
@@ -38,12 +39,15 @@ pub(super) struct State {
     pub(super) windows: Vec<Window>,
     /// Bytes on their way between the two.
     scratch: Vec<u8>,
+    clock: Clock,
+    /// When the running call is to end, by this clock.
+    ends: u64,
     /// A kernel has the memory that it is given, and no other.
     pub(super) limits: StoreLimits,
 }
 
-impl Default for State {
-    fn default() -> State {
+impl State {
+    pub(super) fn new(clock: Clock) -> State {
         let limits = StoreLimitsBuilder::new().memories(0);
         State {
             context: None,
@@ -51,12 +55,30 @@ impl Default for State {
             private: None,
             windows: Vec::new(),
             scratch: Vec::new(),
+            clock,
+            ends: 0,
             limits: limits.tables(4).table_elements(TABLE_MAX).build(),
         }
     }
-}
 
-impl State {
+    /// Takes the context of a call that may take so many ticks.
+    #[inline]
+    pub(super) fn begin(&mut self, context: Box<Context>, ticks: u64) {
+        self.context = Some(context);
+        self.ends = self.clock.now().saturating_add(ticks);
+    }
+
+    /// Fails when the time of the call is over. The functions that copy look at the clock, because
+    /// compiled code does so in loops and when a function begins: one may have thousands of copies
+    /// in a row.
+    #[inline]
+    fn check_time(&self) -> Result<(), Trap> {
+        match self.clock.now() < self.ends {
+            true => Ok(()),
+            false => Err(Trap::Time),
+        }
+    }
+
     /// Lets `f` use the context; a trap stops the kernel.
     #[inline]
     fn with<T>(
@@ -89,6 +111,7 @@ impl State {
     }
 
     fn copy(&self, from: u32, len: u32, into: &mut Vec<u8>) -> Result<(), Trap> {
+        self.check_time()?;
         if len as u64 > PAYLOAD_MAX {
             return Err(Trap::Payload {
                 bytes: len as u64,
@@ -181,6 +204,9 @@ fn segments(all: &mut Linker<State>) -> wasmtime::Result<()> {
         "copy_in",
         |mut call: Call<'_>, grant: u32, at: u64, to: u32, len: u32| {
             let state = call.data_mut();
+            if let Err(trap) = state.check_time() {
+                return Err(state.stop(trap));
+            }
             let mut bytes = std::mem::take(&mut state.scratch);
             let whole = (len as u64).min(PAYLOAD_MAX + 1) as usize;
             bytes.clear();

@@ -23,13 +23,16 @@
 //!
 //! # Limits
 //! A call has a number of ticks of 1 ms ([`ticker`]); the compiled code looks at them in loops and
-//! calls. Its memory does not grow, its stack has 128 KiB: threads that wait, and so run kernels,
-//! need a stack of 256 KiB at least. What the compiler takes is bounded, too ([`entries()`]).
+//! calls, and functions that copy do so each time. Without a thread that ticks, no kernel runs. Its
+//! memory does not grow, its stack has 128 KiB: a thread that has less than 256 KiB left runs no
+//! kernel. A module that would take the compiler too much time or memory is refused before it is
+//! compiled ([`cost`]).
 //!
 //! # Cost
 //! A call: 10 ns for wasmtime, one copy of the payload in, one of each effect out. An instance:
 //! about 25 us with one window. Compilation: 0.2 ms for a small kernel.
 
+mod cost;
 mod entries;
 mod imports;
 mod ticker;
@@ -39,12 +42,10 @@ mod window;
 use crate::{Code, Context, Engine, Grants, Instance, Kind, PAYLOAD_MAX, Refused, Trap};
 pub use entries::entries;
 use imports::{MODULE, State};
-use samite_mem::OwnerProcess;
 use std::sync::Arc;
 use ticker::Ticker;
-use wasmtime::{
-    Config, ExternType, InstancePre, Linker, Memory, MemoryType, Module, Store, TypedFunc,
-};
+use wasmparser::WasmFeatures;
+use wasmtime::{Config, InstancePre, Linker, Memory, MemoryType, Module, Store, TypedFunc};
 
 /// Longest module, in bytes.
 pub const CODE_MAX: u64 = 1 << 20;
@@ -56,6 +57,9 @@ pub const WINDOWS_MAX: u64 = 0xf000_0000;
 const PAGE: u64 = 64 << 10;
 /// Bytes of a kernel's stack.
 const STACK: usize = 128 << 10;
+/// What the stack of a thread must have left when a call begins: that of the kernel, and that of the
+/// functions which the kernel calls.
+const STACK_LEFT_MIN: usize = 256 << 10;
 
 /// The engine; see the module's documentation.
 #[derive(Clone)]
@@ -80,16 +84,17 @@ impl Wasm {
         let mut config = Config::new();
         config.epoch_interruption(true);
         config.max_wasm_stack(STACK);
-        config.wasm_threads(true); // for atomic instructions; memory is not shared
-        config.wasm_multi_memory(false);
+        // With threads, which are for atomic instructions: memory is not shared.
+        config.wasm_features(WasmFeatures::all(), false);
+        config.wasm_features(cost::FEATURES, true);
         // What nobody reads here would take a part of the time of the compiler.
         config.wasm_backtrace_max_frames(None);
         config.generate_address_map(false);
         config.native_unwind_info(false);
-        config.wasm_memory64(false);
         // Windows lie in the address space behind the memory (`window`).
-        config.memory_reservation(1 << 32);
+        config.memory_reservation(window::SPACE as u64);
         config.memory_may_move(false);
+        config.with_host_memory(Arc::new(window::Reserve));
         let none = |error: wasmtime::Error| {
             Refused::NoEngine(format!("WebAssembly cannot be compiled here: {error:#}"))
         };
@@ -113,41 +118,13 @@ impl Engine for Wasm {
             let (bytes, most) = (code.len() as u64, CODE_MAX);
             return Err(Refused::TooLong { bytes, most });
         }
-        let found = self::entries(code)?;
-        let module = Module::new(&self.engine, code);
-        let module = module.map_err(|error| Refused::Invalid(format!("{error:#}")))?;
-        let mut own = 0;
-        for import in module.imports() {
-            let name = format!("{}.{}", import.module(), import.name());
-            match import.ty() {
-                ExternType::Memory(memory) if name == "samite.memory" => {
-                    if memory.is_64() || memory.is_shared() || memory.minimum() > OWN_PAGES_MAX {
-                        return Err(Refused::Invalid(format!(
-                            "its memory is not a plain one of at most {OWN_PAGES_MAX} pages"
-                        )));
-                    }
-                    if memory.maximum().is_some() {
-                        return Err(Refused::Invalid(
-                            "its memory has a maximum: the granted segments do not fit".into(),
-                        ));
-                    }
-                    own = memory.minimum();
-                }
-                ExternType::Func(_) if import.module() == MODULE => {}
-                _ => return Err(Refused::Import(name)),
-            }
-        }
-        let has_own =
-            |of: &wasmtime::ExportType<'_>| matches!(of.ty(), ExternType::Memory(_)) && own == 0;
-        if module.exports().any(|export| has_own(&export)) {
-            return Err(Refused::Invalid(
-                "it has a memory of its own: import `samite.memory` (wasm-ld --import-memory)"
-                    .into(),
-            ));
-        }
-        if let Some(missing) = entries.iter().find(|entry| !found.contains(entry)) {
+        let known = entries::known(code)?;
+        let own = known.own?;
+        if let Some(missing) = entries.iter().find(|entry| !known.entries.contains(entry)) {
             return Err(Refused::Entry(missing.clone()));
         }
+        let module = Module::new(&self.engine, code);
+        let module = module.map_err(|error| Refused::Invalid(format!("{error:#}")))?;
         Ok(Box::new(Prepared {
             wasm: self.clone(),
             module,
@@ -168,16 +145,17 @@ struct Prepared {
 
 impl Prepared {
     fn start(&self, grants: &Grants) -> wasmtime::Result<Running> {
+        may_run(&self.wasm.ticker).map_err(wasmtime::Error::msg)?;
         let engine = &self.wasm.engine;
         let own = self.own * PAGE;
         let end = own + PAYLOAD_MAX;
-        let mut windows = window::plan(grants, end + PAGE);
-        let mut store = Store::new(engine, State::default());
+        let windows = window::plan(grants, end + PAGE);
+        let mut store = Store::new(engine, State::new(self.wasm.ticker.clock()));
         let pages = end.div_ceil(PAGE) as u32;
         let memory = Memory::new(&mut store, MemoryType::new(pages, Some(pages)))?;
         // From now on: the kernel has this memory, and no other.
         store.limiter(|state| &mut state.limits);
-        let private = match window::map(memory.data_ptr(&store), end, &mut windows) {
+        let private = match window::map(memory.data_ptr(&store), end, &windows) {
             Ok(private) => private,
             Err(error) => {
                 // W5: what is left of the memory is not given back.
@@ -192,14 +170,12 @@ impl Prepared {
         linker.define(&mut store, MODULE, "memory", memory)?;
         store.set_epoch_deadline(ticker::TICKS_OF_START);
         let pre: InstancePre<State> = linker.instantiate_pre(&self.module)?;
-        self.wasm.ticker.tick();
         let instance = pre.instantiate(&mut store)?;
         let entries = (self.entries.iter())
             .map(|entry| instance.get_typed_func(&mut store, entry))
             .collect::<wasmtime::Result<_>>()?;
         Ok(Running {
             payload: own,
-            owner: OwnerProcess::current(),
             entries,
             ticker: self.wasm.ticker.clone(),
             store,
@@ -220,14 +196,27 @@ impl Code for Prepared {
     }
 }
 
+/// Fails if a kernel may not run on this thread now.
+#[inline]
+fn may_run(ticker: &Ticker) -> Result<(), &'static str> {
+    // wasmtime puts the stack of a kernel below the caller, and does not look where that ends.
+    if samite_mem::stack_left() < STACK_LEFT_MIN {
+        return Err("the thread that runs kernels here has less than 256 KiB of stack left");
+    }
+    match ticker.tick() {
+        true => Ok(()),
+        // A fork has no lease on the segments that are mapped (`window`, W4).
+        false if !ticker.is_own() => Err("this process is a fork, and has none of the segments"),
+        false => Err("no thread can be started that would stop a kernel in time"),
+    }
+}
+
 /// An instance.
 struct Running {
     store: Store<State>,
     entries: Vec<TypedFunc<(u32, u32), i32>>,
     /// Where the payload of a call lies.
     payload: u64,
-    /// The process whose segments are mapped: a fork has no lease on them (`window`, W4).
-    owner: OwnerProcess,
     ticker: Arc<Ticker>,
 }
 
@@ -242,13 +231,11 @@ impl Instance for Running {
         let Some(entry) = self.entries.get(entry as usize) else {
             return (context, Err(Trap::NoEntry(entry as u32)));
         };
-        if !self.owner.is_current() {
-            let text = "this process is a fork, and has none of the segments";
-            return (context, Err(Trap::Other(text.into())));
+        if let Err(why) = may_run(&self.ticker) {
+            return (context, Err(Trap::Other(why.into())));
         }
         let limits = context.limits();
         let ticks = ticker::ticks(limits.run.min(limits.time));
-        self.ticker.tick();
         self.store.set_epoch_deadline(ticks);
         let state = self.store.data_mut();
         let written = match &state.private {
@@ -259,7 +246,7 @@ impl Instance for Running {
             let (bytes, most) = (payload.len() as u64, PAYLOAD_MAX);
             return (context, Err(Trap::Payload { bytes, most }));
         }
-        state.context = Some(context);
+        state.begin(context, ticks);
         let ran = entry.call(&mut self.store, (self.payload as u32, payload.len() as u32));
         let state = self.store.data_mut();
         let context = state.context.take();
@@ -297,5 +284,7 @@ fn trap_of(error: &wasmtime::Error) -> Trap {
     }
 }
 
+#[cfg(test)]
+mod figures;
 #[cfg(test)]
 mod tests;

@@ -200,12 +200,20 @@ fn mutated_modules_are_refused_or_stay_in_their_memory() {
             (local.set $n (i32.add (local.get $n) (i32.const 8)))
             (br_if 0 (i32.lt_u (local.get $n) (i32.const 800))))
         (i64.store (call $base (i32.const 3)) (i64.const 7))
+        (if (i32.eqz (local.get $len)) (then
+            (i64.store (call $base (i32.const 4)) (i64.const 7))
+            (drop (call $add64 (i32.const 4) (i64.const 8) (i64.const 1)))))
         (memory.fill (i32.const 8) (i32.const 1) (i32.const 100))
         (drop (call $add64 (i32.const 3) (i64.const 8) (i64.const 1)))
         (call $forward (i32.const 3) (i32.const 0) (local.get $at) (i32.const 4))";
     let module = wat::parse_str(format!("{HEAD} {body} (i32.const 0)))")).unwrap();
     let (arena, grants) = granted(2 << 20, Rights::Write);
     let guard = arena.bytes(4 << 20, 4096).unwrap();
+    let bytes = arena.bytes(6 << 20, 2 << 20).unwrap();
+    let kept: Vec<u8> = (0..2 << 20).map(|at: u32| (at % 251) as u8).collect();
+    bytes.write(0, &kept);
+    let (read, rights) = (bytes.clone(), Rights::Read);
+    let grants = grants.with(4, Some(Grant { bytes, rights }));
     let wasm = Wasm::new().unwrap();
     let limits = Limits {
         run: Duration::from_millis(2),
@@ -246,6 +254,9 @@ fn mutated_modules_are_refused_or_stay_in_their_memory() {
     let mut bytes = vec![0; 4096];
     guard.read(0, &mut bytes);
     assert!(bytes.iter().all(|byte| *byte == 0), "what is not granted");
+    let mut bytes = vec![0; kept.len()];
+    read.read(0, &mut bytes);
+    assert!(bytes == kept, "what is granted for reading");
 }
 
 #[test]
@@ -265,20 +276,260 @@ fn code_that_wants_more_than_is_offered_is_refused() {
     assert!(prepare("(module)", "run").contains("`run`"));
     let starts = r#"(module (func $run (export "run")) (start $run))"#;
     assert!(prepare(starts, "run").contains("start"));
-    // The compiler would have a table of 20,000 variables by 8000 blocks.
-    let (locals, loops) = (" i32".repeat(20_000), "(loop)".repeat(2_000));
-    let large = format!("(module (func (local{locals}) {loops}))");
-    assert!(prepare(&large, "run").contains("variables and branches"));
-    for more in ["(memory 1)", "(table 100000 funcref)"] {
-        let text = format!(
-            r#"(module {more} (func (export "run") (param i32 i32) (result i32)
-            (i32.const 0)))"#
-        );
-        let code = wasm.prepare(&wat::parse_str(text).unwrap(), &["run".into()]);
-        assert!(
-            code.unwrap().instance(&Grants::default()).is_err(),
-            "{more}"
-        );
-    }
+    assert!(prepare("(module (memory 1))", "run").contains("--import-memory"));
+    let table = r#"(module (table 100000 funcref)
+        (func (export "run") (param i32 i32) (result i32) (i32.const 0)))"#;
+    let code = wasm.prepare(&wat::parse_str(table).unwrap(), &["run".into()]);
+    assert!(code.unwrap().instance(&Grants::default()).is_err());
     assert!(wasm.prepare(b"\0asm\x01\0\0\0garbage", &[]).is_err());
+}
+
+/// Returns why a module is refused before it is compiled.
+fn refusal(text: &str) -> String {
+    let code = wat::parse_str(text).unwrap();
+    assert!(code.len() as u64 <= CODE_MAX, "{} bytes", code.len());
+    entries(&code).unwrap_err().to_string()
+}
+
+/// The compiler has a table of variables by blocks for each function.
+#[test]
+fn functions_with_too_many_variables_and_blocks_are_refused() {
+    let refused = |text: &str| {
+        let why = refusal(text);
+        assert!(why.contains("variables and branches"), "{why}");
+    };
+    let (locals, loops) = (" i32".repeat(20_000), "(loop)".repeat(2_000));
+    refused(&format!("(module (func (local{locals}) {loops}))"));
+    // The results of a block are variables, too.
+    let blocks = "(drop (block (result i32) (i32.const 0)))".repeat(33_500);
+    refused(&format!("(module (func {blocks}))"));
+    let (eight, zeroes) = (" i32".repeat(8), "i32.const 0 ".repeat(8));
+    let (blocks, drops) = ("block (type 0) end ".repeat(2_000), "drop ".repeat(8));
+    let head = format!("(type (func (param{eight}) (result{eight})))");
+    refused(&format!("(module {head} (func {zeroes} {blocks} {drops}))"));
+    // And so are the parameters of a loop.
+    let many = " i32".repeat(100);
+    let zeroes = "i32.const 0 ".repeat(100);
+    let (loops, ends) = ("loop (type 0) ".repeat(500), "end ".repeat(500));
+    let drops = "drop ".repeat(100);
+    refused(&format!(
+        "(module (type (func (param{many}))) (func {zeroes} {loops} {drops} {ends}))"
+    ));
+    // Values that wait on the stack live through all blocks.
+    let waiting = "(i32.load (i32.const 0))".repeat(20_000);
+    let (blocks, drops) = ("(block (br_if 0 (i32.const 0)))".repeat(5_000), "drop ".repeat(20_000));
+    let memory = r#"(import "samite" "memory" (memory 1))"#;
+    refused(&format!("(module {memory} (func {waiting} {blocks} {drops}))"));
+}
+
+#[test]
+fn functions_of_many_parameters_cost_what_they_take_the_compiler() {
+    let why = refusal(&format!("(module (type (func (param{}))))", " i32".repeat(1000)));
+    assert!(why.contains("more than 128 parameters"), "{why}");
+    let why = refusal(&format!("(module (type (func (result{}))))", " i32".repeat(9)));
+    assert!(why.contains("8 results"), "{why}");
+    // Each call of two bytes takes and returns eight values.
+    let (eight, zeroes) = (" i32".repeat(8), "i32.const 0 ".repeat(8));
+    let head = format!("(type (func (param{eight}) (result{eight})))");
+    let call = |calls| format!("(func (type 0) {zeroes} {})", "call 0 ".repeat(calls));
+    let why = refusal(&format!("(module {head} {})", call(40_000)));
+    assert!(why.contains("a function is too large"), "{why}");
+    let why = refusal(&format!("(module {head} {})", call(20_000).repeat(12)));
+    assert!(why.contains("it is too large for the compiler"), "{why}");
+    // Each target of a table of branches.
+    let targets = "0 ".repeat(200_000);
+    let table = format!("block (type 0) {zeroes} i32.const 0 br_table {targets} end");
+    let head = format!("(type (func (result{eight})))");
+    let why = refusal(&format!("(module {head} (func (type 0) {table}))"));
+    assert!(why.contains("too large"), "{why}");
+}
+
+#[test]
+fn sections_with_too_many_items_are_refused() {
+    let function = r#"(func $f (export "run") (param i32 i32) (result i32) (i32.const 0))"#;
+    for (items, of) in [
+        ("(func)".repeat(4096), "functions"),
+        ("(global i32 (i32.const 0))".repeat(4097), "globals"),
+        (
+            format!("(table 1 funcref) (elem (i32.const 0) {})", "$f ".repeat(4097)),
+            "elements",
+        ),
+        (r#"(data "")"#.repeat(4097), "data segments"),
+        (
+            (0..4097).map(|at| format!(r#"(export "e{at}" (func $f))"#)).collect(),
+            "exports",
+        ),
+        (r#"(import "samite" "me" (func (result i32)))"#.repeat(4097), "imports"),
+        // Each is a type of its own.
+        (
+            (0..4097_u32)
+                .map(|at| {
+                    let of = (0..13).map(|bit| ["i32 ", "i64 "][(at >> bit & 1) as usize]);
+                    format!("(type (func (param {})))", of.collect::<String>())
+                })
+                .collect(),
+            "types",
+        ),
+    ] {
+        let (before, after) = match of {
+            "imports" => (items, String::new()),
+            _ => (String::new(), items),
+        };
+        let why = refusal(&format!("(module {before} {function} {after})"));
+        assert!(why.contains(&format!("4096 {of}")), "{of}: {why}");
+    }
+}
+
+/// Operators that no compiler of kernels emits, and whose code would have to be counted.
+#[test]
+fn operators_that_are_not_offered_are_refused() {
+    let head = "(type $t (func)) (table $a 1 funcref) (table $b 1 funcref) (elem $e func $f)
+        (elem declare func $f) (func $f)";
+    for body in [
+        "(drop (table.get $a (i32.const 0)))",
+        "(table.set $a (i32.const 0) (ref.null func))",
+        "(drop (table.size $a))",
+        "(drop (table.grow $a (ref.null func) (i32.const 1)))",
+        "(table.fill $a (i32.const 0) (ref.null func) (i32.const 1))",
+        "(table.copy $a $b (i32.const 0) (i32.const 0) (i32.const 1))",
+        "(table.init $a $e (i32.const 0) (i32.const 0) (i32.const 1))",
+        "(elem.drop $e)",
+        "(drop (ref.func $f))",
+        "(drop (ref.is_null (ref.null func)))",
+        "(return_call $f)",
+        "(return_call_indirect (type $t) (i32.const 0))",
+        "(call_ref $t (ref.func $f))",
+        "(return_call_ref $t (ref.func $f))",
+        "(block (drop (br_on_null 0 (ref.func $f))))",
+        "(drop (block (result (ref func)) (br_on_non_null 0 (ref.null func)) (unreachable)))",
+        "(block (try_table (catch_all 0)))",
+        "(drop (ref.i31 (i32.const 0)))",
+    ] {
+        refusal(&format!("(module {head} (func {body}))"));
+    }
+    let (locals, sets) = (" i32".repeat(40_000), "(local.set 0 (i32.const 0))".repeat(1000));
+    let gets = "(drop (table.get 0 (i32.const 0)))".repeat(100_000);
+    let why = refusal(&format!(
+        "(module (table 1 funcref) (func (local{locals}) {gets} {sets}))"
+    ));
+    assert!(why.contains("TableGet is not offered"), "{why}");
+    // What compilers do emit.
+    let body = "(call_indirect (type $t) (i32.const 0))
+        (memory.init $d (i32.const 0) (i32.const 0) (i32.const 1)) (data.drop $d)
+        (memory.copy (i32.const 0) (i32.const 1) (i32.const 1))
+        (memory.fill (i32.const 0) (i32.const 1) (i32.const 1))
+        (drop (i32.extend8_s (i32.trunc_sat_f32_s (f32.const 1))))
+        (drop (i32x4.add (v128.const i32x4 1 2 3 4) (i32x4.splat (i32.const 1))))
+        (drop (i64.atomic.rmw.add (i32.const 8) (i64.const 1)))
+        (drop (memory.grow (i32.const 0)))
+        (block (result i32 i64) (i32.const 0) (i64.const 0)) (drop) (drop)";
+    let code = format!(
+        r#"(module (import "samite" "memory" (memory 1)) (type $t (func)) (func $f)
+        (table 1 funcref) (elem (i32.const 0) $f) (data $d "a")
+        (func (export "run") (param i32 i32) (result i32) {body} (i32.const 0)))"#
+    );
+    let code = wat::parse_str(code).unwrap();
+    let code = Wasm::new().unwrap().prepare(&code, &["run".into()]);
+    let code = code.unwrap();
+    let mut instance = code.instance(&Grants::default()).unwrap();
+    let mut context = Context::new(0, 1, Grants::default());
+    context.begin(patient(), 0, 0);
+    assert_eq!(instance.call(0, Box::new(context), b"").1, Ok(()));
+}
+
+/// A function without loops and calls of its own does not look at the clock.
+#[test]
+fn copies_by_the_host_take_the_time_of_the_call() {
+    let (_arena, grants) = granted(2 << 20, Rights::Write);
+    let copy_in = r#"(import "samite" "copy_in" (func $copy (param i32 i64 i32 i32)))"#;
+    let copy_out = copy_in.replace("copy_in", "copy_out");
+    let copies = "(call $copy (i32.const 3) (i64.const 0) (i32.const 0) (i32.const 65536))";
+    let copies = copies.repeat(30_000);
+    for import in [copy_in, &copy_out] {
+        let code = format!(
+            r#"(module (import "samite" "memory" (memory 1)) {import}
+            (func (export "run") (param i32 i32) (result i32) {copies} (i32.const 0)))"#
+        );
+        let code = wat::parse_str(code).unwrap();
+        let code = Wasm::new().unwrap().prepare(&code, &["run".into()]);
+        let code = code.unwrap();
+        let mut instance = code.instance(&grants).unwrap();
+        let mut context = Context::new(0, 1, grants.clone());
+        let run = Duration::from_millis(1);
+        let limits = Limits { run, ..patient() };
+        context.begin(limits, 0, 0);
+        assert_eq!(instance.call(0, Box::new(context), b"").1, Err(Trap::Time));
+    }
+}
+
+#[test]
+fn a_thread_with_little_stack_runs_no_kernels() {
+    const LITTLE: &str = "256 KiB of stack";
+    let mut instance = instance("", &Grants::default());
+    let code = wat::parse_str(format!("{HEAD} (i32.const 0)))")).unwrap();
+    let code = Wasm::new().unwrap().prepare(&code, &["run".into()]).unwrap();
+    let mut call = move |context: Box<Context>| instance.call(0, context, b"");
+    let mut context = Box::new(Context::new(0, 1, Grants::default()));
+    context.begin(patient(), 0, 0);
+    std::thread::scope(|scope| {
+        let little = std::thread::Builder::new().stack_size(128 << 10);
+        let refused = || {
+            let refused = code.instance(&Grants::default()).map(|_| ()).unwrap_err();
+            assert!(refused.to_string().contains(LITTLE), "{refused}");
+            let (context, ended) = call(context);
+            let refused = ended.unwrap_err();
+            assert!(refused.to_string().contains(LITTLE), "{refused}");
+            (context, call)
+        };
+        let ran = little.spawn_scoped(scope, refused).unwrap().join();
+        let (context, mut call) = ran.unwrap();
+        let enough = std::thread::Builder::new().stack_size(1 << 20);
+        let ran = enough.spawn_scoped(scope, move || call(context).1).unwrap();
+        assert_eq!(ran.join().unwrap(), Ok(()));
+    });
+}
+
+#[test]
+fn without_a_clock_no_kernel_runs_until_there_is_one() {
+    use std::sync::atomic::Ordering::Relaxed;
+    let code = wat::parse_str(format!("{HEAD} (loop (br 0)) (i32.const 0)))")).unwrap();
+    let wasm = Wasm::new().unwrap();
+    let code = wasm.prepare(&code, &["run".into()]).unwrap();
+    wasm.ticker.has_no_threads.store(true, Relaxed);
+    for _ in 0..2 {
+        let refused = code.instance(&Grants::default()).map(|_| ()).unwrap_err();
+        assert!(refused.to_string().contains("no thread"), "{refused}");
+    }
+    wasm.ticker.has_no_threads.store(false, Relaxed);
+    let mut instance = code.instance(&Grants::default()).unwrap();
+    let mut context = Context::new(0, 1, Grants::default());
+    let run = Duration::from_millis(2);
+    context.begin(Limits { run, ..patient() }, 0, 0);
+    assert_eq!(instance.call(0, Box::new(context), b"").1, Err(Trap::Time));
+}
+
+/// A fork has no threads of its parent, so nothing would stop a kernel there.
+#[test]
+fn a_fork_runs_no_kernel_with_an_engine_of_its_parent() {
+    let code = wat::parse_str(format!("{HEAD} (i32.const 0)))")).unwrap();
+    let code = Wasm::new().unwrap().prepare(&code, &["run".into()]).unwrap();
+    let mut instance = code.instance(&Grants::default()).unwrap();
+    let mut context = Context::new(0, 1, Grants::default());
+    context.begin(patient(), 0, 0);
+    let (context, ended) = instance.call(0, Box::new(context), b"");
+    assert_eq!(ended, Ok(()));
+    let child = match fork::fork().unwrap() {
+        fork::Fork::Child => {
+            let new = code.instance(&Grants::default()).map(|_| ());
+            let (_, old) = instance.call(0, context, b"");
+            let is_fork = |ended: Result<(), Trap>| {
+                ended.is_err_and(|trap| trap.to_string().contains("is a fork"))
+            };
+            std::process::exit(i32::from(!is_fork(new) || !is_fork(old)));
+        }
+        fork::Fork::Parent(child) => rustix::process::Pid::from_raw(child),
+    };
+    let ended = rustix::process::waitpid(child, rustix::process::WaitOptions::empty()).unwrap();
+    let status = ended.and_then(|(_, status)| status.exit_status());
+    assert_eq!(status, Some(0));
 }

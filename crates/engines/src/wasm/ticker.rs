@@ -3,11 +3,14 @@
 //!
 //! K1 Each call stores `wanted` before it runs, and wakes the thread if `parked` is set. The thread
 //!    sets `parked`, then looks at `wanted` once more. Both sides use sequentially consistent
-//!    accesses, so one of them sees the other, and no call runs without a clock.
+//!    accesses, so one of them sees the other.
+//! K2 `wanted` is set only when there is a thread. Without one, and in a fork, which has no threads
+//!    of its parent, [`Ticker::tick`] says so: no call runs without a clock.
 
-use std::sync::atomic::AtomicBool;
+use samite_mem::OwnerProcess;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::Duration;
 use wasmtime::Engine;
@@ -34,13 +37,30 @@ struct Words {
     /// A call has begun since the last tick.
     wanted: AtomicBool,
     parked: AtomicBool,
+    /// All ticks. Of its own, because a store that is never freed keeps it (`window`, W5).
+    ticks: Arc<AtomicU64>,
+}
+
+/// The time, in ticks.
+#[derive(Clone, Debug)]
+pub(super) struct Clock(Arc<AtomicU64>);
+
+impl Clock {
+    #[inline]
+    pub(super) fn now(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
 }
 
 /// See the module's documentation. The thread ends with the last engine.
 pub(super) struct Ticker {
     engine: Engine,
     words: Arc<Words>,
-    thread: OnceLock<Option<Thread>>,
+    thread: Mutex<Option<Thread>>,
+    owner: OwnerProcess,
+    /// As if the system started no threads.
+    #[cfg(test)]
+    pub(super) has_no_threads: AtomicBool,
 }
 
 impl Ticker {
@@ -48,34 +68,53 @@ impl Ticker {
         Ticker {
             engine,
             words: Arc::default(),
-            thread: OnceLock::new(),
+            thread: Mutex::new(None),
+            owner: OwnerProcess::current(),
+            #[cfg(test)]
+            has_no_threads: AtomicBool::new(false),
         }
     }
 
-    /// Called before each call.
+    pub(super) fn clock(&self) -> Clock {
+        Clock(self.words.ticks.clone())
+    }
+
+    /// Returns whether this is the process that made it, and not a fork.
     #[inline]
-    pub(super) fn tick(&self) {
-        // ORDERING: Relaxed: if it is set already, the thread has not yet parked after it (K1).
-        if self.words.wanted.load(Relaxed) && self.thread.get().is_some() {
-            return;
-        }
-        self.want();
+    pub(super) fn is_own(&self) -> bool {
+        self.owner.is_current()
+    }
+
+    /// Called before each call. Returns whether the clock runs: if not, nothing would stop the call.
+    #[inline]
+    pub(super) fn tick(&self) -> bool {
+        // ORDERING: Relaxed: if it is set already, the thread has not yet parked after it (K1, K2).
+        self.is_own() && (self.words.wanted.load(Relaxed) || self.want())
     }
 
     #[cold]
-    fn want(&self) {
+    fn want(&self) -> bool {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            *thread = self.start();
+        }
+        let Some(thread) = &*thread else {
+            return false; // The next call tries again.
+        };
         // ORDERING: SeqCst, as is `parked` below: K1.
         self.words.wanted.store(true, SeqCst);
-        let thread = self.thread.get_or_init(|| self.start());
         // ORDERING: SeqCst, as above: K1.
-        if self.words.parked.swap(false, SeqCst)
-            && let Some(thread) = thread
-        {
+        if self.words.parked.swap(false, SeqCst) {
             thread.unpark();
         }
+        true
     }
 
     fn start(&self) -> Option<Thread> {
+        #[cfg(test)]
+        if self.has_no_threads.load(Relaxed) {
+            return None;
+        }
         let engine = self.engine.weak();
         let words = Arc::downgrade(&self.words);
         let builder = std::thread::Builder::new().name("samite ticker".into());
@@ -84,14 +123,14 @@ impl Ticker {
                 run(&engine, &words);
             }
         });
-        // Without a thread, calls run without a limit of time.
         spawned.ok().map(|spawned| spawned.thread().clone())
     }
 }
 
 impl Drop for Ticker {
     fn drop(&mut self) {
-        if let Some(Some(thread)) = self.thread.get() {
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread {
             thread.unpark();
         }
     }
@@ -104,6 +143,7 @@ fn run(engine: &Engine, words: &Arc<Words>) {
         let ticks = if idle < CALM { 1 } else { AT_ONCE };
         std::thread::sleep(TICK * ticks);
         (0..ticks).for_each(|_| engine.increment_epoch());
+        words.ticks.fetch_add(u64::from(ticks), Relaxed);
         // ORDERING: SeqCst: K1.
         idle = match words.wanted.swap(false, SeqCst) {
             true => 0,

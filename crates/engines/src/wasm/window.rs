@@ -1,10 +1,11 @@
 //! Granted segments in the linear memory of a kernel.
 //!
 //! # Invariants
-//! W1 `map` is given the memory of one wasmtime instance: its first byte, `own` accessible bytes
-//!    that never move and never grow (its maximum is its minimum), and behind them 4 GiB of address
-//!    space in all, which belong to it and are not accessible. It lives as long as its store; a
-//!    [`Private`] and the windows are part of the data of that store.
+//! W1 The memory of a kernel is a [`Reserved`]: address space of [`SPACE`] bytes with a guard on both
+//!    sides, which belong to it until it is dropped. Its first bytes are accessible, and never move
+//!    and never grow: its maximum is its minimum. The rest is not accessible, but for windows. It
+//!    lives as long as its store; `map` is given its first byte, and a [`Private`] and the windows
+//!    are part of the data of that store.
 //! W2 Windows lie behind the private part and below 4 GiB, and do not overlap (`plan`). So they are
 //!    outside of the memory as WebAssembly knows it: its bulk operations (`memory.copy`,
 //!    `memory.fill`), which are functions of the host, and its data segments do not reach them.
@@ -16,14 +17,96 @@
 //!    mapped: a range of an arena that begins and ends at a page. A clone of its bytes, kept in the
 //!    window, keeps the memory from being reused. A fork inherits the mapping, so that there is no
 //!    hole which other memory could take, and runs no kernel in it (`Running::call`).
-//! W5 If a window can neither be mapped nor closed again, its range may be open, or belong to
-//!    somebody else by now. Then no kernel gets the memory, and it is never given back.
+//! W5 A window that could not be mapped may have left a hole in the address space, which another
+//!    thread may have filled by now. So nobody touches that range again: no kernel gets the memory,
+//!    and it is never given back.
 
 use super::{PAGE, WINDOWS_MAX};
 use crate::{Grants, Rights};
 use rustix::mm::{MapFlags, ProtFlags};
 use samite_mem::SharedBytes;
 use std::ffi::c_void;
+use std::ptr::null_mut;
+use wasmtime::{LinearMemory, MemoryCreator, MemoryType};
+
+/// The address space of a memory: all that an address of 32 bits can name.
+pub(super) const SPACE: usize = 1 << 32;
+
+/// Makes the memory of kernels.
+pub(super) struct Reserve;
+
+/// The memory of a kernel (W1).
+struct Reserved {
+    base: *mut u8,
+    own: usize,
+    guard: usize,
+}
+
+// SAFETY: W1, W3: a number and an address, which may be used from any thread.
+unsafe impl Send for Reserved {}
+// SAFETY: as above; a shared reference only returns them.
+unsafe impl Sync for Reserved {}
+
+// SAFETY: W1: the memory is zeroes, all of what wasmtime asks for is reserved, with the guard, and
+// it belongs to the returned value alone.
+unsafe impl MemoryCreator for Reserve {
+    fn new_memory(
+        &self,
+        _: MemoryType,
+        minimum: usize,
+        maximum: Option<usize>,
+        reserved: Option<usize>,
+        guard: usize,
+    ) -> Result<Box<dyn LinearMemory>, String> {
+        if maximum != Some(minimum) || minimum > SPACE || reserved != Some(SPACE) {
+            let asked = format!("{minimum}, {maximum:?} and {reserved:?}");
+            return Err(format!("no memory of {asked} bytes is made (W1)"));
+        }
+        let failed = |error| format!("{SPACE} bytes of address space are missing: {error}");
+        let (none, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: new address space; that between the guards is part of it.
+        let base = unsafe {
+            let start = rustix::mm::mmap_anonymous(null_mut(), SPACE + 2 * guard, none, flags);
+            start.map_err(failed)?.cast::<u8>().add(guard)
+        };
+        let own = minimum;
+        let memory = Reserved { base, own, guard };
+        let access = rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE;
+        // SAFETY: W1: its own bytes, of which nobody else knows yet.
+        unsafe { rustix::mm::mprotect(base.cast(), own, access) }.map_err(failed)?;
+        Ok(Box::new(memory))
+    }
+}
+
+// SAFETY: W1: it stays where it is, and its first `own` bytes are accessible until it is dropped.
+unsafe impl LinearMemory for Reserved {
+    fn byte_size(&self) -> usize {
+        self.own
+    }
+
+    fn byte_capacity(&self) -> usize {
+        self.own
+    }
+
+    fn grow_to(&mut self, _: usize) -> wasmtime::Result<()> {
+        Err(wasmtime::Error::msg("the memory of a kernel does not grow"))
+    }
+
+    fn as_ptr(&self) -> *mut u8 {
+        self.base
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        // SAFETY: W1: the range is its own, and its store, with all that uses it, is dropped.
+        let unmapped = unsafe {
+            let start = self.base.sub(self.guard).cast();
+            rustix::mm::munmap(start, SPACE + 2 * self.guard)
+        };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
 
 /// A segment in the memory of a kernel.
 #[derive(Debug)]
@@ -73,43 +156,30 @@ unsafe impl Send for Private {}
 unsafe impl Sync for Private {}
 
 /// Maps the windows behind the memory of a new instance (W1), of which the first `own` bytes are
-/// its own. Windows that cannot be mapped are removed: their segments are reached by functions.
+/// its own.
 ///
 /// # Errors
-/// W5: there is no address space.
+/// W5: a window cannot be mapped.
 pub(super) fn map(
     base: *mut u8,
     own: u64,
-    windows: &mut Vec<Window>,
+    windows: &[Window],
 ) -> Result<Private, rustix::io::Errno> {
-    let mut failed = None;
-    windows.retain(|window| {
+    for window in windows {
         let len = window.bytes.len();
         assert!(own <= window.at && window.at + len <= WINDOWS_MAX, "W2");
         // SAFETY: W1, W2: the range belongs to the memory.
         let to: *mut c_void = unsafe { base.add(window.at as usize).cast() };
-        let mapped = overlay(window, to, len as usize);
-        if let Err(error) = mapped {
-            // SAFETY: W1, W2; nobody accesses it. Whatever the failed call has left there, the
-            // range is not accessible again, and still belongs to the memory.
-            let closed = unsafe {
-                let (access, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::FIXED);
-                rustix::mm::mmap_anonymous(to, len as usize, access, flags)
-            };
-            if closed.is_err() {
-                failed = Some(error);
-            }
-        }
-        mapped.is_ok()
-    });
-    failed.map_or(Ok(Private { base, len: own }), Err)
+        overlay(window, to, len as usize)?;
+    }
+    Ok(Private { base, len: own })
 }
 
 /// Maps the pages of a segment a second time, from their file: the emulator qemu-user refuses the
 /// other way, `mremap` with a length of 0.
 fn overlay(window: &Window, to: *mut c_void, len: usize) -> rustix::io::Result<()> {
     let Some((file, offset)) = window.bytes.file() else {
-        return Err(rustix::io::Errno::NODEV);
+        return Err(rustix::io::Errno::NODEV); // It was there in `plan`: this is a fork by now.
     };
     let access = match window.rights {
         Rights::Read => ProtFlags::READ,
@@ -117,7 +187,7 @@ fn overlay(window: &Window, to: *mut c_void, len: usize) -> rustix::io::Result<(
     };
     let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY: it replaces address space that nobody accesses (W1, W2). The file has these pages for
-    // as long as the window keeps them (W4).
+    // as long as the window keeps them (W4). If it fails, W5.
     unsafe { rustix::mm::mmap(to, len, access, flags, file, offset) }.map(|_| ())
 }
 
@@ -155,5 +225,67 @@ impl Private {
             }
         }
         is_inside
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_mem::Arena;
+
+    fn memory() -> Box<dyn LinearMemory> {
+        let own = PAGE as usize;
+        let memory = Reserve.new_memory(MemoryType::new(1, Some(1)), own, Some(own), Some(SPACE), own);
+        memory.unwrap()
+    }
+
+    fn window(bytes: SharedBytes) -> Window {
+        Window {
+            grant: 0,
+            at: PAGE,
+            bytes,
+            rights: Rights::Read,
+        }
+    }
+
+    /// The system refuses a range of a file that does not begin at a page.
+    #[test]
+    fn a_memory_whose_window_cannot_be_mapped_is_not_used() {
+        let arena = Arena::create(2 << 20).unwrap();
+        let memory = memory();
+        let windows = [window(arena.bytes(8, PAGE).unwrap())];
+        let failed = map(memory.as_ptr(), PAGE, &windows);
+        assert_eq!(failed.unwrap_err(), rustix::io::Errno::INVAL);
+        std::mem::forget(memory); // W5
+        let memory = self::memory();
+        let windows = [window(arena.bytes(4096, PAGE).unwrap())];
+        assert!(map(memory.as_ptr(), PAGE, &windows).is_ok());
+    }
+
+    #[test]
+    fn a_memory_has_all_of_its_address_space() {
+        let of = || MemoryType::new(1, Some(1));
+        let own = PAGE as usize;
+        for (maximum, reserved) in [
+            (Some(own), Some(SPACE / 2)),
+            (Some(own), None),
+            (Some(2 * own), Some(SPACE)),
+            (None, Some(SPACE)),
+        ] {
+            let made = Reserve.new_memory(of(), own, maximum, reserved, own);
+            assert!(made.is_err(), "{maximum:?}, {reserved:?}");
+        }
+        let mut memory = memory();
+        assert_eq!((memory.byte_size(), memory.byte_capacity()), (own, own));
+        assert!(memory.grow_to(2 * own).is_err());
+        // The system replaces no mapping that is there already: so all of it is.
+        for at in [0, own, SPACE / 2, SPACE] {
+            let to = memory.as_ptr().wrapping_add(at).cast();
+            let (none, flags) = (ProtFlags::empty(), MapFlags::PRIVATE);
+            let flags = flags | MapFlags::FIXED_NOREPLACE;
+            // SAFETY: it replaces nothing.
+            let mapped = unsafe { rustix::mm::mmap_anonymous(to, own, none, flags) };
+            assert_eq!(mapped, Err(rustix::io::Errno::EXIST), "{at:#x}");
+        }
     }
 }

@@ -148,6 +148,39 @@ fn code_that_was_not_optimised_runs() {
     }
 }
 
+/// The first processors of this kind do not count bits by an instruction, and the compiler is told
+/// that this is one of them. The kernel replies with its own instructions.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn code_is_compiled_for_this_processor() {
+    let name = "bitcode::code_is_compiled_for_this_processor";
+    let (Some(engine), true) = (engine(name), can_build(name)) else {
+        return;
+    };
+    if !std::arch::is_x86_feature_detected!("popcnt") {
+        return eprintln!("{name}: skipped: this processor has no more than the first ones");
+    }
+    let source = "#include \"samite_kernel.h\"
+        SAMITE_KERNEL int32_t run(uint8_t *payload, uint32_t len) {
+            (void)len;
+            *payload = (uint8_t)__builtin_popcountll(*(uint64_t *)payload);
+            samite_reply((uint8_t *)run, 64);
+            return 0;
+        }";
+    let old = ["-march=x86-64"];
+    let code = compile_text(source, &[&build::bitcode(), &old[..]].concat());
+    let code = engine.prepare(&code, &["run".into()]).unwrap();
+    let mut instance = code.instance(&Grants::default()).unwrap();
+    let mut context = Box::new(Context::new(0, 1, Grants::default()));
+    context.begin(Limits::default(), 0, 0);
+    let (context, ended) = instance.call(0, context, &[7; 8]);
+    assert_eq!(ended, Ok(()));
+    // popcnt, with 64 bits.
+    let counts = |bytes: &[u8]| matches!(bytes, [0xf3, 0x48..=0x4f, 0x0f, 0xb8]);
+    let run = context.replied().unwrap();
+    assert!(run.windows(4).any(counts), "{run:x?}");
+}
+
 #[test]
 fn code_for_another_machine_is_refused() {
     let name = "bitcode::code_for_another_machine_is_refused";

@@ -190,11 +190,44 @@ fn effects_are_the_same() {
 #[test]
 fn wrong_uses_end_the_call_the_same_way() {
     let test = "same::wrong_uses_end_the_call_the_same_way";
-    for case in 0..16 {
-        let Some(did) = all(test, "wrong", &[case, 0, 0, 0, 0, 0, 0, 0], limits()) else {
+    let range = |offset: u64| Trap::Range {
+        grant: 3,
+        offset,
+        end: offset.saturating_add(8),
+        bytes: BYTES,
+    };
+    let rights = Trap::Rights {
+        grant: 4,
+        wants: Rights::Write,
+        has: Rights::Read,
+    };
+    let (grant, offset) = (3, 12);
+    let (bytes, most) = (65537, 65536);
+    // By case, as in `kernels.c`.
+    let traps = [
+        Trap::NotGranted(2),
+        range(BYTES),
+        Trap::Misaligned { grant, offset },
+        rights.clone(),
+        Trap::NoUnit(5),
+        Trap::NoEntry(256),
+        Trap::Forbidden("end twice"),
+        Trap::Payload { bytes, most },
+        Trap::failed(-5, "bad weather"),
+        range(u64::MAX),
+        rights,
+        Trap::NoEntry(1),
+        Trap::Forbidden("start more calls than it has hops left"),
+        Trap::failed(7, ""),
+        Trap::NotGranted(16),
+        Trap::Payload { bytes, most },
+    ];
+    for (case, trap) in traps.into_iter().enumerate() {
+        let payload = [case as u8, 0, 0, 0, 0, 0, 0, 0];
+        let Some(did) = all(test, "wrong", &payload, limits()) else {
             return;
         };
-        assert!(did.ended.is_err(), "case {case}");
+        assert_eq!(did.ended, Err(trap), "case {case}");
         let word = u64::from_le_bytes(did.segment[128..136].try_into().unwrap());
         assert_ne!(word, 1, "case {case}: nothing is written after the trap");
     }

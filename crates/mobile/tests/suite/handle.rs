@@ -55,6 +55,28 @@ fn misused(fabric: &Fabric, unit: u32) -> Outcome {
 
 on_processes!(wrong_uses_are_refused, runs(2, misused));
 
+/// Code that the unit runs itself: what a call leaves in its memory, the next one finds, unless that
+/// call has failed.
+fn ran_here(fabric: &Fabric, _: u32) -> Outcome {
+    let mobile = begin(fabric)?;
+    let body = "(i32.store (i32.const 64) (i32.add (i32.load (i32.const 64)) (i32.const 1)))
+        (if (local.get $len) (then unreachable))
+        (call $reply (i32.const 64) (i32.const 4))";
+    let code = mobile.register(Capsule::from_wat(&kernel(body))?)?;
+    let mut local = mobile.local(&code)?;
+    for calls in [1_u32, 2] {
+        same!(local.call(0, &[])?, calls.to_le_bytes());
+    }
+    for _ in 0..2 {
+        let failed = local.call(0, &[1]).map(<[u8]>::to_vec);
+        check!(matches!(failed, Err(Error::Failed(_))), "{failed:?}");
+    }
+    same!(local.call(0, &[])?, 1_u32.to_le_bytes());
+    Ok(())
+}
+
+on_processes!(a_local_instance_is_not_used_after_a_failure, runs(1, ran_here));
+
 /// Unit 1 computes: a call ends late, goes on all the same, and its answer harms no later call.
 fn late(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, members: &[PeerId]| {
