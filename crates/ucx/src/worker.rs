@@ -1,0 +1,611 @@
+//! The worker: one for each process.
+//!
+//! # Invariants
+//! W1 UCX is called for a worker by one thread at a time: every call needs `&mut Worker`, or a
+//!    `&Worker` that is not shared (`Worker` is not `Sync`).
+//! W2 `shared` is a box whose address does not change, and it is freed after the worker is
+//!    destroyed: callbacks of UCX find it. They run inside of calls of UCX only, when no reference
+//!    to its content is held, and use cells.
+//! W3 Header and body of a message belong to a [`Message`] that UCX has by its address, until the
+//!    callback, or the return of `ucp_am_send_nbx` without a request, gives it back.
+//! W4 An endpoint's box lives until UCX has closed it and nothing is under way on it.
+//! W5 A fork has the memory of the worker, but neither its sockets nor its threads: it never calls
+//!    UCX, and leaks its copy.
+//! W6 Callbacks do not unwind: they allocate and copy only, and an allocation that fails aborts.
+
+use crate::Error;
+use crate::ffi::{self, Address, Context, Endpoint, Started, Status, Ucp};
+use crate::signals::Handlers;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ffi::{CString, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Longest message, header and body together, in bytes.
+pub const MESSAGE_MAX: usize = 128 << 10;
+/// Longest header in bytes: every network of UCX takes it.
+const HEADER_MAX: usize = 1024;
+/// Bytes under way on an endpoint, after which it is full.
+pub const LIMIT: u64 = 1 << 20;
+/// What a message takes besides its bytes.
+const ENTRY: u64 = 128;
+/// The only kind of active message that is sent.
+const KIND: u32 = 1;
+/// How long the end of a worker waits for what is under way.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Which networks are used; what is `None` is chosen by UCX, or by `UCX_TLS` and `UCX_NET_DEVICES`
+/// of the environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The transports, as in `UCX_TLS`: `tcp`, for example.
+    pub transports: Option<String>,
+    /// The devices, as in `UCX_NET_DEVICES`: `eth0`, for example.
+    pub devices: Option<String>,
+}
+
+/// An endpoint of a [`Worker`]: its way to another worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointId(u64);
+
+/// Whether a message was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// Accepted.
+    Done,
+    /// Too much is under way: make progress and try again.
+    Full,
+    /// The other worker is gone.
+    Broken,
+}
+
+/// A worker of UCX, with its inbox; see the crate's documentation.
+#[derive(Debug)]
+pub struct Worker {
+    ucp: &'static Ucp,
+    version: (u32, u32, u32),
+    context: *mut Context,
+    worker: *mut ffi::Worker,
+    shared: Box<Shared>,
+    address: Vec<u8>,
+    endpoints: Vec<(EndpointId, Box<End>)>,
+    closing: Vec<Closing>,
+    next: u64,
+    process: rustix::process::Pid,
+}
+
+// SAFETY: UCX was asked to be called by any thread, one at a time (THREAD_SERIALIZED, W1).
+unsafe impl Send for Worker {}
+
+impl std::fmt::Debug for Ucp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ucp")
+    }
+}
+
+/// What the callbacks of arrivals fill.
+#[derive(Debug, Default)]
+struct Shared {
+    inbox: RefCell<Inbox>,
+}
+
+/// Messages that have arrived, one behind another.
+#[derive(Debug, Default)]
+struct Inbox {
+    bytes: Vec<u8>,
+    /// Where each begins, with the lengths of header and body.
+    messages: VecDeque<(usize, usize, usize)>,
+    /// Those that could not be taken.
+    refused: u64,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+struct End {
+    endpoint: Cell<*mut Endpoint>,
+    under_way: Cell<u64>,
+    /// What UCX has reported of the peer.
+    broken: Cell<Option<Status>>,
+}
+
+/// An endpoint that is being closed.
+#[derive(Debug)]
+struct Closing {
+    end: Box<End>,
+    /// `None`: UCX has closed it.
+    request: Option<*mut c_void>,
+}
+
+/// A message that UCX has.
+struct Message {
+    ucp: &'static Ucp,
+    end: *const End,
+    bytes: Vec<u8>,
+    cost: u64,
+}
+
+/// Loads UCX, once in a process.
+fn library() -> Result<(&'static Ucp, (u32, u32, u32)), Error> {
+    static LOADED: OnceLock<Result<(Ucp, (u32, u32, u32)), Error>> = OnceLock::new();
+    let loaded = LOADED.get_or_init(|| {
+        let _restored = Handlers::of_now();
+        Ucp::load()
+    });
+    match loaded {
+        Ok((ucp, version)) => Ok((ucp, *version)),
+        Err(error) => Err(error.clone()),
+    }
+}
+
+fn check(call: &'static str, status: Status) -> Result<(), Error> {
+    let why = ffi::text_of(status);
+    match status {
+        ffi::OK => Ok(()),
+        _ => Err(Error::Failed { call, why }),
+    }
+}
+
+impl Worker {
+    /// Creates a worker. It takes 10 to 50 ms.
+    ///
+    /// # Errors
+    /// [`Error::Missing`]; [`Error::Failed`]: the settings fit no network of this machine.
+    pub fn new(settings: &Settings) -> Result<Worker, Error> {
+        let (ucp, version) = library()?;
+        let mut config = null_mut();
+        // SAFETY: F1; it writes the pointer if it succeeds.
+        check("ucp_config_read", unsafe {
+            (ucp.ucp_config_read)(null(), null(), &mut config)
+        })?;
+        let set = [
+            (c"TLS", &settings.transports),
+            (c"NET_DEVICES", &settings.devices),
+        ];
+        let mut modified = Ok(());
+        for (name, value) in set {
+            let Some(value) = value
+                .as_ref()
+                .and_then(|text| CString::new(text.as_str()).ok())
+            else {
+                continue;
+            };
+            // SAFETY: F1; the texts are copied.
+            let status = unsafe { (ucp.ucp_config_modify)(config, name.as_ptr(), value.as_ptr()) };
+            modified = modified.and(check("ucp_config_modify", status));
+        }
+        let params = ffi::Params {
+            field_mask: ffi::PARAM_FEATURES | ffi::PARAM_NAME,
+            features: ffi::FEATURE_AM | ffi::FEATURE_WAKEUP,
+            request_size: 0,
+            request_init: null(),
+            request_cleanup: null(),
+            tag_sender_mask: 0,
+            mt_workers_shared: 0,
+            estimated_num_eps: 0,
+            estimated_num_ppn: 0,
+            name: c"samite".as_ptr(),
+        };
+        let mut context = null_mut();
+        let made = modified.and_then(|()| {
+            // SAFETY: F1; what it points to outlives the call.
+            check("ucp_init", unsafe {
+                (ucp.ucp_init_version)(1, 13, &params, config, &mut context)
+            })
+        });
+        // SAFETY: it was read above, and is not used any more.
+        unsafe { (ucp.ucp_config_release)(config) };
+        made?;
+        let params = ffi::WorkerParams {
+            field_mask: ffi::WORKER_THREAD_MODE,
+            thread_mode: ffi::THREAD_SERIALIZED,
+            cpu_mask: [0; 16],
+            events: 0,
+            user_data: null_mut(),
+            event_fd: 0,
+            flags: 0,
+            name: null(),
+            am_alignment: 0,
+            client_id: 0,
+        };
+        let mut worker = null_mut();
+        // SAFETY: F1; the context was made above.
+        let made = check("ucp_worker_create", unsafe {
+            (ucp.ucp_worker_create)(context, &params, &mut worker)
+        });
+        if let Err(error) = made {
+            // SAFETY: it has no worker.
+            unsafe { (ucp.ucp_cleanup)(context) };
+            return Err(error);
+        }
+        let mut worker = Worker {
+            ucp,
+            version,
+            context,
+            worker,
+            shared: Box::default(),
+            address: Vec::new(),
+            endpoints: Vec::new(),
+            closing: Vec::new(),
+            next: 0,
+            process: rustix::process::getpid(),
+        };
+        worker.listen()?;
+        worker.read_address()?;
+        Ok(worker)
+    }
+
+    fn listen(&mut self) -> Result<(), Error> {
+        let params = ffi::AmHandlerParam {
+            field_mask: ffi::AM_ID | ffi::AM_FLAGS | ffi::AM_CB | ffi::AM_ARG,
+            id: KIND,
+            flags: ffi::AM_WHOLE_MSG,
+            cb: arrived,
+            arg: (&raw const *self.shared).cast_mut().cast(),
+        };
+        // SAFETY: F1, W2.
+        check("ucp_worker_set_am_recv_handler", unsafe {
+            (self.ucp.ucp_worker_set_am_recv_handler)(self.worker, &params)
+        })
+    }
+
+    fn read_address(&mut self) -> Result<(), Error> {
+        let (mut address, mut len) = (null_mut::<Address>(), 0);
+        // SAFETY: F1; it writes both if it succeeds.
+        check("ucp_worker_get_address", unsafe {
+            (self.ucp.ucp_worker_get_address)(self.worker, &mut address, &mut len)
+        })?;
+        // SAFETY: UCX has returned these bytes, which are there until they are released.
+        self.address = unsafe { std::slice::from_raw_parts(address.cast(), len) }.to_vec();
+        // SAFETY: it is not used any more.
+        unsafe { (self.ucp.ucp_worker_release_address)(self.worker, address) };
+        Ok(())
+    }
+
+    /// Returns the version of UCX: major, minor, release.
+    pub fn version(&self) -> (u32, u32, u32) {
+        self.version
+    }
+
+    /// Returns the address by which other workers [connect](Worker::connect): some hundred bytes.
+    pub fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// Returns a descriptor that becomes readable when something may have arrived, after
+    /// [`Worker::arm`].
+    ///
+    /// # Errors
+    /// [`Error::Failed`]; also if no descriptor is left.
+    pub fn descriptor(&self) -> Result<OwnedFd, Error> {
+        let mut fd = -1;
+        // SAFETY: F1; it writes the descriptor if it succeeds.
+        check("ucp_worker_get_efd", unsafe {
+            (self.ucp.ucp_worker_get_efd)(self.worker, &mut fd)
+        })?;
+        // SAFETY: the worker has it open.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        fd.try_clone_to_owned().map_err(|_| Error::Failed {
+            call: "dup",
+            why: "no descriptor is left",
+        })
+    }
+
+    /// Prepares the descriptor for a sleep; returns false if there is something to do before.
+    pub fn arm(&mut self) -> bool {
+        if !self.shared.inbox.borrow().messages.is_empty() {
+            return false;
+        }
+        // SAFETY: W1.
+        let armed = unsafe { (self.ucp.ucp_worker_arm)(self.worker) };
+        armed != ffi::BUSY
+    }
+
+    /// Opens a way to the worker with this address, which is checked only by UCX: take addresses
+    /// from processes that are trusted. Nothing is sent before the first message.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: no network leads there, or the other worker has another version.
+    pub fn connect(&mut self, address: &[u8]) -> Result<EndpointId, Error> {
+        let end = Box::new(End {
+            endpoint: Cell::new(null_mut()),
+            under_way: Cell::new(0),
+            broken: Cell::new(None),
+        });
+        // UCX reads words of it.
+        let mut aligned = vec![0_u64; address.len().div_ceil(8)];
+        for (word, bytes) in aligned.iter_mut().zip(address.chunks(8)) {
+            let mut of_word = [0; 8];
+            of_word[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_ne_bytes(of_word);
+        }
+        let nobody = ffi::SockAddr {
+            addr: null(),
+            addrlen: 0,
+        };
+        let params = ffi::EpParams {
+            field_mask: ffi::EP_REMOTE_ADDRESS | ffi::EP_ERR_MODE | ffi::EP_ERR_HANDLER,
+            address: aligned.as_ptr().cast(),
+            err_mode: ffi::ERR_MODE_PEER,
+            err_handler: lost,
+            err_arg: (&raw const *end).cast_mut().cast(),
+            user_data: null_mut(),
+            flags: 0,
+            sockaddr: nobody,
+            conn_request: null_mut(),
+            name: null(),
+            local_sockaddr: ffi::SockAddr {
+                addr: null(),
+                addrlen: 0,
+            },
+        };
+        let mut endpoint = null_mut();
+        // SAFETY: F1, W1, W4; the address is there during the call.
+        check("ucp_ep_create", unsafe {
+            (self.ucp.ucp_ep_create)(self.worker, &params, &mut endpoint)
+        })?;
+        end.endpoint.set(endpoint);
+        self.next += 1;
+        let id = EndpointId(self.next);
+        self.endpoints.push((id, end));
+        Ok(id)
+    }
+
+    fn end(&self, id: EndpointId) -> Option<&End> {
+        let place = self
+            .endpoints
+            .binary_search_by_key(&id, |(id, _)| *id)
+            .ok()?;
+        Some(&self.endpoints[place].1)
+    }
+
+    /// Returns whether UCX has noticed that the other worker is gone.
+    pub fn is_broken(&self, id: EndpointId) -> bool {
+        self.end(id).is_none_or(|end| end.broken.get().is_some())
+    }
+
+    /// Sends a message of a header of at most 1 KiB and a body, which `write` fills: at most
+    /// [`MESSAGE_MAX`] bytes together. `limit`: how many bytes may be under way before it.
+    ///
+    /// # Panics
+    /// The header or the message is too long.
+    pub fn send(
+        &mut self,
+        id: EndpointId,
+        limit: u64,
+        header: &[&[u8]],
+        body: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Sent {
+        let header_len: usize = header.iter().map(|part| part.len()).sum();
+        let len = header_len + body;
+        assert!(
+            header_len <= HEADER_MAX && len <= MESSAGE_MAX,
+            "{len} bytes"
+        );
+        let ucp = self.ucp;
+        let Some(end) = self.end(id).filter(|end| end.broken.get().is_none()) else {
+            return Sent::Broken;
+        };
+        let cost = len as u64 + ENTRY;
+        if end.under_way.get() > limit {
+            return Sent::Full;
+        }
+        let mut bytes = Vec::with_capacity(len);
+        for part in header {
+            bytes.extend_from_slice(part);
+        }
+        bytes.resize(len, 0);
+        write(&mut bytes[header_len..]);
+        let message = Box::new(Message {
+            ucp,
+            end,
+            bytes,
+            cost,
+        });
+        end.under_way.set(end.under_way.get() + cost);
+        let (header, body) = message.bytes.split_at(header_len);
+        let (header, body) = (
+            (header.as_ptr().cast(), header.len()),
+            (body.as_ptr().cast(), body.len()),
+        );
+        let endpoint = end.endpoint.get();
+        let message = Box::into_raw(message);
+        let param = ffi::RequestParam {
+            op_attr_mask: ffi::OP_CALLBACK | ffi::OP_USER_DATA | ffi::OP_FLAGS,
+            flags: ffi::AM_SEND_EAGER,
+            cb: Some(sent),
+            user_data: message.cast(),
+            ..ffi::RequestParam::NONE
+        };
+        // SAFETY: F1, W1, W3, W4.
+        let started = Started::of(unsafe {
+            (ucp.ucp_am_send_nbx)(endpoint, KIND, header.0, header.1, body.0, body.1, &param)
+        });
+        if let Started::UnderWay(_) = started {
+            return Sent::Done;
+        }
+        // SAFETY: W3: no callback follows.
+        drop(unsafe { Box::from_raw(message) }.settled());
+        match started {
+            Started::Failed(status) => {
+                if let Some(end) = self.end(id) {
+                    end.broken.set(Some(status));
+                }
+                Sent::Broken
+            }
+            _ => Sent::Done,
+        }
+    }
+
+    /// Lets UCX work; returns whether it did anything.
+    pub fn progress(&mut self) -> bool {
+        // SAFETY: W1, W2.
+        let did = unsafe { (self.ucp.ucp_worker_progress)(self.worker) };
+        if !self.closing.is_empty() {
+            self.bury();
+        }
+        did > 0
+    }
+
+    /// Passes the next message that has arrived to `take`: its header and its body. Returns `None`
+    /// if there is none.
+    pub fn next<R>(&mut self, take: impl FnOnce(&[u8], &[u8]) -> R) -> Option<R> {
+        // Out of the cell: a panic of `take` loses this message only.
+        let (bytes, (at, header, body)) = {
+            let mut inbox = self.shared.inbox.borrow_mut();
+            let first = inbox.messages.pop_front()?;
+            (std::mem::take(&mut inbox.bytes), first)
+        };
+        let message = &bytes[at..at + header + body];
+        let (header, body) = message.split_at(header);
+        let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| take(header, body)));
+        let mut inbox = self.shared.inbox.borrow_mut();
+        inbox.bytes = bytes;
+        if inbox.messages.is_empty() {
+            inbox.bytes.clear();
+        }
+        drop(inbox);
+        Some(taken.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+
+    /// Returns how many messages wait.
+    pub fn waiting(&self) -> usize {
+        self.shared.inbox.borrow().messages.len()
+    }
+
+    /// Closes an endpoint: what is under way on it may be lost.
+    pub fn close(&mut self, id: EndpointId) {
+        let place = self.endpoints.binary_search_by_key(&id, |(id, _)| *id);
+        let Ok(place) = place else { return };
+        let (_, end) = self.endpoints.remove(place);
+        let param = ffi::RequestParam {
+            op_attr_mask: ffi::OP_FLAGS,
+            flags: ffi::CLOSE_FORCE,
+            ..ffi::RequestParam::NONE
+        };
+        // SAFETY: F1, W1; the endpoint is not used any more, and `end` stays (W4).
+        let started =
+            Started::of(unsafe { (self.ucp.ucp_ep_close_nbx)(end.endpoint.get(), &param) });
+        let request = match started {
+            Started::UnderWay(request) => Some(request),
+            _ => None,
+        };
+        self.closing.push(Closing { end, request });
+    }
+
+    /// Frees the endpoints that UCX has closed.
+    fn bury(&mut self) {
+        let ucp = self.ucp;
+        self.closing.retain_mut(|closing| {
+            if let Some(request) = closing.request {
+                // SAFETY: it was not freed yet.
+                if unsafe { (ucp.ucp_request_check_status)(request) } != 1 {
+                    // SAFETY: it is complete, and is not used any more.
+                    unsafe { (ucp.ucp_request_free)(request) };
+                    closing.request = None;
+                }
+            }
+            closing.request.is_some() || closing.end.under_way.get() > 0
+        });
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.process != rustix::process::getpid() {
+            // W5.
+            std::mem::forget(std::mem::take(&mut self.shared));
+            std::mem::forget(std::mem::take(&mut self.endpoints));
+            std::mem::forget(std::mem::take(&mut self.closing));
+            return;
+        }
+        // What was accepted is sent, as long as that takes no longer.
+        let until = Instant::now() + LINGER;
+        let is_busy = |worker: &Worker| {
+            let ends = worker.endpoints.iter().map(|(_, end)| end);
+            ends.filter(|end| end.broken.get().is_none())
+                .any(|end| end.under_way.get() > 0)
+        };
+        while is_busy(self) && Instant::now() < until {
+            self.progress();
+        }
+        let ids: Vec<EndpointId> = self.endpoints.iter().map(|(id, _)| *id).collect();
+        ids.into_iter().for_each(|id| self.close(id));
+        while !self.closing.is_empty() && Instant::now() < until + LINGER {
+            self.progress();
+        }
+        if !self.closing.is_empty() {
+            // It may not be destroyed, so it stays (W2, W4).
+            std::mem::forget(std::mem::take(&mut self.shared));
+            std::mem::forget(std::mem::take(&mut self.closing));
+            return;
+        }
+        // SAFETY: W1; no endpoint is left.
+        unsafe {
+            (self.ucp.ucp_worker_destroy)(self.worker);
+            (self.ucp.ucp_cleanup)(self.context);
+        }
+    }
+}
+
+impl Message {
+    /// It is no longer under way.
+    fn settled(self: Box<Message>) -> Box<Message> {
+        // SAFETY: W4.
+        let end = unsafe { &*self.end };
+        end.under_way
+            .set(end.under_way.get().saturating_sub(self.cost));
+        self
+    }
+}
+
+/// A message has left, or never will.
+unsafe extern "C" fn sent(request: *mut c_void, _: Status, message: *mut c_void) {
+    // SAFETY: W3.
+    let message = unsafe { Box::from_raw(message.cast::<Message>()) }.settled();
+    // SAFETY: UCX allows it here, and does not use the request any more.
+    unsafe { (message.ucp.ucp_request_free)(request) };
+}
+
+/// UCX has noticed that a peer is gone.
+unsafe extern "C" fn lost(end: *mut c_void, _: *mut Endpoint, status: Status) {
+    // SAFETY: W4.
+    let end = unsafe { &*end.cast_const().cast::<End>() };
+    end.broken.set(Some(status));
+}
+
+/// A message has arrived.
+unsafe extern "C" fn arrived(
+    shared: *mut c_void,
+    header: *const c_void,
+    header_len: usize,
+    body: *mut c_void,
+    len: usize,
+    param: *const ffi::AmRecvParam,
+) -> Status {
+    // SAFETY: W2.
+    let shared = unsafe { &*shared.cast_const().cast::<Shared>() };
+    let Ok(mut inbox) = shared.inbox.try_borrow_mut() else {
+        return ffi::OK; // W2: this does not happen.
+    };
+    // SAFETY: F1; it is there during the callback.
+    let is_here = unsafe { (*param).recv_attr } & ffi::AM_RECV_RNDV == 0;
+    // Nobody but an honest worker sends, yet nothing is allocated by what it says.
+    if !is_here || header_len > HEADER_MAX || header_len.saturating_add(len) > MESSAGE_MAX {
+        inbox.refused += 1;
+        return ffi::OK;
+    }
+    let at = inbox.bytes.len();
+    for (bytes, len) in [(header, header_len), (body.cast_const(), len)] {
+        if len > 0 {
+            // SAFETY: UCX has these bytes during the callback.
+            let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len) };
+            inbox.bytes.extend_from_slice(bytes);
+        }
+    }
+    inbox.messages.push_back((at, header_len, len));
+    ffi::OK
+}
