@@ -5,10 +5,12 @@ use crate::engine::{Engine, Offered, Pace, Peer, UNPOLLED};
 use crate::layer::Taken;
 use crate::node::agent::Seat;
 use crate::node::agent::client::{self, ClaimedPiece};
-use crate::node::{self, NodeMember};
+use crate::node::{self, Far, Joined, NodeMember};
 use crate::ops::Key;
 use crate::transport::delayed::Delayed;
 use crate::transport::shm::Shm;
+use crate::transport::spanning::Spanning;
+use crate::transport::ucx::{self, Ucx};
 use crate::transport::{AnyTransport, Push, Transport};
 use crate::waiting::Waiting;
 use crate::wire::{frame, kind};
@@ -204,8 +206,20 @@ impl Fabric {
     /// Joins a domain on this node; returns when this process is a peer. Collective: no.
     pub fn join(domain: &str, identity: Identity, config: Config) -> Result<Fabric> {
         may_use_link(domain, &config)?;
-        let (seat, node, watch) = node::join_domain(domain, &identity, &config)?;
-        let transport = AnyTransport::Shm(Box::new(Shm::new(&node, Some(watch))));
+        let prepare = |far: &Far| {
+            let (worker, address) = ucx::prepare(far)?;
+            Ok(((worker, far.clone()), address))
+        };
+        let joined = node::join_domain(domain, &identity, &config, prepare)?;
+        let Joined { seat, node, .. } = joined;
+        let near = Shm::new(&node, Some(joined.watch));
+        let transport = match joined.far {
+            None => AnyTransport::Shm(Box::new(near)),
+            Some((worker, far)) => {
+                let far = Ucx::new(worker, &far, &node);
+                AnyTransport::Spanning(Box::new(Spanning::new(near, far, &node)?))
+            }
+        };
         let transport = Delayed::put_before(transport, &node, &identity, &config);
         Ok(Fabric::assemble(
             node,

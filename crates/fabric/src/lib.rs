@@ -111,6 +111,7 @@ pub use remote::Remote;
 pub use samite_mem::ErrorCode;
 pub use scope::Scope;
 pub use segment::{Reserved, Segment};
+pub use transport::ucx::has_ucx;
 pub use view::View;
 pub use waited::Waited;
 pub use waiting::{Awaited, PeerWait};

@@ -1,7 +1,8 @@
 //! Code that runs inside a process of a test: the agent, or a unit that runs the test's closure.
 
 use crate::{Failed, Outcome};
-use samite_fabric::agent::{self, AgentConfig, Starter};
+use crate::units::{HEAD, HOST};
+use samite_fabric::agent::{self, AgentConfig, FarTransport, Network, Secret, Starter};
 use samite_fabric::{Config, Fabric, Identity, Ptracer};
 use std::io::{BufRead, Write};
 use std::process::{Command, ExitStatus, Stdio};
@@ -63,8 +64,9 @@ pub struct Unit {
     pub size: u32,
     /// Its program, its rank there, and the number of units of the program.
     program: (String, u32, u32),
-    /// The domain of the test.
+    /// The domain of the test, on the node of this unit.
     pub domain: String,
+    job: String,
     /// Its settings; they may be changed before it joins.
     pub config: Config,
 }
@@ -74,7 +76,7 @@ impl Unit {
     pub fn identity(&self) -> Identity {
         let (program, rank, size) = self.program.clone();
         Identity {
-            job: self.domain.clone(),
+            job: self.job.clone(),
             program,
             rank,
             size,
@@ -117,7 +119,21 @@ pub(crate) fn run_agent(budget: u64, services: Vec<Starter>, before: impl FnOnce
         std::process::abort();
     }));
     let domain = std::env::var("SAMITE_DOMAIN").unwrap_or_default();
-    let config = AgentConfig { domain, budget };
+    let network = std::env::var(HOST).ok().map(|name| Network {
+        name,
+        listen: ([127, 0, 0, 1], 0).into(),
+        join: std::env::var(HEAD).ok(),
+        secret: Secret::of("the secret of a test").expect("it is long enough"),
+        transport: FarTransport {
+            transports: Some("tcp".into()),
+            devices: Some("lo".into()),
+        },
+    });
+    let config = AgentConfig {
+        domain,
+        budget,
+        network,
+    };
     let ended = agent::run(&config, || {
         let config = config.clone();
         std::thread::spawn(move || {
@@ -143,6 +159,7 @@ pub(crate) fn run_unit(config: Config, body: impl FnOnce(&Unit) -> Outcome) -> !
             number("SAMITE_SIZE"),
         ),
         domain: std::env::var("SAMITE_DOMAIN").unwrap_or_default(),
+        job: std::env::var("SAMITE_JOB").unwrap_or_default(),
         config: Config {
             // The process that runs the test, as with a launcher.
             ptracer: Ptracer::Process(std::os::unix::process::parent_id() as i32),

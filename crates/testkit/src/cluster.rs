@@ -1,7 +1,7 @@
 //! The processes of a running test: their output, their ends, and which are killed when.
 
 use crate::leftovers;
-use crate::units::{NAME, ROLE, Units};
+use crate::units::{HEAD, HOST, NAME, ROLE, Units};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
@@ -14,18 +14,27 @@ use std::time::Instant;
 /// A process of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Who {
-    /// The agent of the domain.
+    /// The agent of the domain; of the first node, if it has [several](Units::hosts).
     Agent,
+    /// The agent of a further node.
+    AgentOf(u32),
     /// A unit, by its number in the job.
     Unit(u32),
     /// The process of a unit that was [started again](Cluster::start_again), before that.
     Former(u32),
 }
 
+impl Who {
+    fn is_agent(self) -> bool {
+        matches!(self, Who::Agent | Who::AgentOf(_))
+    }
+}
+
 impl std::fmt::Display for Who {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Who::Agent => f.write_str("agent"),
+            Who::AgentOf(host) => write!(f, "agent of node {host}"),
             Who::Unit(rank) => write!(f, "unit {rank}"),
             Who::Former(rank) => write!(f, "unit {rank}, before it was started again,"),
         }
@@ -81,6 +90,12 @@ impl Cluster {
         };
         cluster.spawn(Who::Agent);
         cluster.wait_point(Who::Agent, "ready");
+        for host in 1..units.hosts {
+            cluster.spawn(Who::AgentOf(host));
+        }
+        for host in 1..units.hosts {
+            cluster.wait_point(Who::AgentOf(host), "ready");
+        }
         for rank in 0..units.count {
             cluster.spawn(Who::Unit(rank));
         }
@@ -101,7 +116,7 @@ impl Cluster {
                 "--test-threads=1",
             ])
             .env(NAME, &self.name)
-            .env("SAMITE_DOMAIN", &self.domain)
+            .env("SAMITE_DOMAIN", self.domain_of(who))
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -110,7 +125,15 @@ impl Cluster {
             command.env(crate::fuzz::SEED, seed.to_string());
         }
         match who {
-            Who::Agent => command.env(ROLE, "agent"),
+            Who::Agent | Who::AgentOf(_) => {
+                if units.hosts > 1 {
+                    command.env(HOST, self.domain_of(who));
+                }
+                if who != Who::Agent {
+                    command.env(HEAD, self.address_of_head());
+                }
+                command.env(ROLE, "agent")
+            }
             Who::Unit(unit) | Who::Former(unit) => {
                 let (program, rank, size) = units.program_of(unit);
                 command
@@ -146,9 +169,30 @@ impl Cluster {
         });
     }
 
-    /// Returns the domain of the test.
+    /// Returns the domain of the test; of the first node, if it has [several](Units::hosts).
     pub fn domain(&self) -> &str {
         &self.domain
+    }
+
+    /// Returns the name of the domain on the node of a process.
+    fn domain_of(&self, who: Who) -> String {
+        let host = match who {
+            Who::Agent => 0,
+            Who::AgentOf(host) => host,
+            Who::Unit(unit) | Who::Former(unit) => unit % self.units.hosts,
+        };
+        match host {
+            0 => self.domain.clone(),
+            host => format!("{}-{host}", self.domain),
+        }
+    }
+
+    /// Returns the address at which the agents of further nodes join.
+    fn address_of_head(&self) -> String {
+        let facts = samite_fabric::agent::facts(&self.domain, std::time::Duration::from_secs(30));
+        let nodes = facts.map(|facts| facts.nodes).unwrap_or_default();
+        let head = nodes.first().expect("the first agent listens");
+        head.address.clone()
     }
 
     fn index(&self, who: Who) -> usize {
@@ -330,14 +374,14 @@ impl Cluster {
         while self
             .processes
             .iter()
-            .any(|p| p.who != Who::Agent && !p.closed)
+            .any(|p| !p.who.is_agent() && !p.closed)
         {
             self.listen("all units to end");
         }
         let failed = self
             .processes
             .iter()
-            .find(|p| p.who != Who::Agent && !self.well(p));
+            .find(|p| !p.who.is_agent() && !self.well(p));
         if let Some(who) = failed.map(|process| process.who) {
             self.give_up(&format!("{who} failed"));
         }
@@ -355,18 +399,22 @@ impl Cluster {
 
     /// Ends the agent and checks that nothing is left behind.
     pub(crate) fn close(&mut self) {
-        let agent = self.index(Who::Agent);
-        if self.processes[agent].closed && !self.killed.contains(&Who::Agent) {
-            self.give_up("the agent ended before the test");
-        }
-        if !self.processes[agent].closed {
-            let _ = self.processes[agent].child.kill();
-            while !self.processes[agent].closed {
-                self.listen("the agent to end");
+        let agents: Vec<Who> = self.processes.iter().map(|process| process.who).collect();
+        // The first agent last: it decides about the others.
+        for who in agents.into_iter().rev().filter(|who| who.is_agent()) {
+            let agent = self.index(who);
+            if self.processes[agent].closed && !self.killed.contains(&who) {
+                self.give_up(&format!("the {who} ended before the test"));
             }
+            if !self.processes[agent].closed {
+                let _ = self.processes[agent].child.kill();
+                while !self.processes[agent].closed {
+                    self.listen("the agent to end");
+                }
+            }
+            let left = leftovers::of(&self.domain_of(who));
+            assert!(left.is_empty(), "{}: left behind: {left:?}", self.name);
         }
-        let left = leftovers::of(&self.domain);
-        assert!(left.is_empty(), "{}: left behind: {left:?}", self.name);
     }
 
     /// Prints the state of every process, ends them all and fails the test.

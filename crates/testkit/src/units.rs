@@ -15,6 +15,7 @@ pub struct Units {
     pub(crate) config: Config,
     pub(crate) before: Option<fn(Who)>,
     pub(crate) services: Vec<Starter>,
+    pub(crate) hosts: u32,
     pub(crate) seed: Option<u64>,
     pub(crate) timeout: Duration,
 }
@@ -31,6 +32,7 @@ pub fn units(count: u32) -> Units {
         },
         before: None,
         services: Vec::new(),
+        hosts: 1,
         seed: None,
         timeout: Duration::from_secs(60),
     }
@@ -47,6 +49,10 @@ pub fn programs(programs: &[(&'static str, u32)]) -> Units {
 /// In the children: the test that they belong to, and their role.
 pub(crate) const NAME: &str = "SAMITE_TEST_NAME";
 pub(crate) const ROLE: &str = "SAMITE_TEST_ROLE";
+
+/// In the agents of a test on several nodes: the name of the node, and where the first one listens.
+pub(crate) const HOST: &str = "SAMITE_TEST_HOST";
+pub(crate) const HEAD: &str = "SAMITE_TEST_HEAD";
 
 /// Number of nodes on which the units behave as if they were, in tests that do not specify it:
 /// `cargo xtask test` runs suites again with [`Mask::nodes`] 2 and 3.
@@ -108,6 +114,15 @@ impl Units {
     /// Sets the services that the agent hosts, like `samite agent`; by default, there are none.
     pub fn services(self, services: Vec<Starter>) -> Units {
         Units { services, ..self }
+    }
+
+    /// Runs the units on so many nodes of one domain, in turn: each with an agent and shared memory
+    /// of its own, connected by TCP on the loopback interface.
+    pub fn hosts(self, hosts: u32) -> Units {
+        Units {
+            hosts: hosts.max(1),
+            ..self
+        }
     }
 
     /// In a round of [`crate::fuzz::rounds`]: gives the processes the same seed.

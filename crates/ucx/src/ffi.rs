@@ -15,6 +15,7 @@ use std::mem::ManuallyDrop;
 
 pub(crate) type Status = i32;
 pub(crate) const OK: Status = 0;
+pub(crate) const IN_PROGRESS: Status = 1;
 pub(crate) const BUSY: Status = -15;
 /// Pointers above this, as numbers, are statuses.
 const LAST: isize = -100;
@@ -227,6 +228,7 @@ ucp! {
     fn ucp_worker_get_efd(*mut Worker, *mut c_int) -> Status;
     fn ucp_worker_arm(*mut Worker) -> Status;
     fn ucp_ep_create(*mut Worker, *const EpParams, *mut *mut Endpoint) -> Status;
+    fn ucp_ep_flush_nbx(*mut Endpoint, *const RequestParam) -> *mut c_void;
     fn ucp_ep_close_nbx(*mut Endpoint, *const RequestParam) -> *mut c_void;
     fn ucp_am_send_nbx(
         *mut Endpoint, c_uint, *const c_void, usize, *const c_void, usize, *const RequestParam,

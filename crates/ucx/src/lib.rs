@@ -34,7 +34,7 @@ mod signals;
 #[allow(unsafe_code, reason = "calls UCX")]
 mod worker;
 
-pub use worker::{EndpointId, LIMIT, MESSAGE_MAX, Sent, Settings, Worker};
+pub use worker::{EndpointId, LIMIT, MESSAGE_MAX, Sent, Settings, Worker, is_here};
 
 /// What can go wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -34,8 +34,10 @@ pub const LIMIT: u64 = 1 << 20;
 const ENTRY: u64 = 128;
 /// The only kind of active message that is sent.
 const KIND: u32 = 1;
-/// How long the end of a worker waits for what is under way.
+/// How long the end of a worker waits until the others have what was sent to them, and until its
+/// endpoints are closed.
 const LINGER: Duration = Duration::from_secs(1);
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// Which networks are used; what is `None` is chosen by UCX, or by `UCX_TLS` and `UCX_NET_DEVICES`
 /// of the environment.
@@ -107,6 +109,8 @@ struct Inbox {
 struct End {
     endpoint: Cell<*mut Endpoint>,
     under_way: Cell<u64>,
+    /// Whether anything was sent.
+    is_used: Cell<bool>,
     /// What UCX has reported of the peer.
     broken: Cell<Option<Status>>,
 }
@@ -138,6 +142,11 @@ fn library() -> Result<(&'static Ucp, (u32, u32, u32)), Error> {
         Ok((ucp, version)) => Ok((ucp, *version)),
         Err(error) => Err(error.clone()),
     }
+}
+
+/// Returns whether UCX can be loaded here.
+pub fn is_here() -> bool {
+    library().is_ok()
 }
 
 fn check(call: &'static str, status: Status) -> Result<(), Error> {
@@ -312,6 +321,7 @@ impl Worker {
         let end = Box::new(End {
             endpoint: Cell::new(null_mut()),
             under_way: Cell::new(0),
+            is_used: Cell::new(false),
             broken: Cell::new(None),
         });
         // UCX reads words of it.
@@ -406,6 +416,7 @@ impl Worker {
             cost,
         });
         end.under_way.set(end.under_way.get() + cost);
+        end.is_used.set(true);
         let (header, body) = message.bytes.split_at(header_len);
         let (header, body) = (
             (header.as_ptr().cast(), header.len()),
@@ -496,13 +507,49 @@ impl Worker {
         self.closing.push(Closing { end, request });
     }
 
+    /// Waits until the other workers have what was sent to them, or are gone. Closing by force would
+    /// drop what UCX has accepted, and not yet given to the kernel.
+    fn flush(&mut self, until: Instant) {
+        let ucp = self.ucp;
+        let mut requests = Vec::new();
+        for (_, end) in &self.endpoints {
+            if !end.is_used.get() || end.broken.get().is_some() {
+                continue;
+            }
+            // SAFETY: F1, W1, W4.
+            let started = unsafe {
+                (ucp.ucp_ep_flush_nbx)(end.endpoint.get(), &ffi::RequestParam::NONE)
+            };
+            if let Started::UnderWay(request) = Started::of(started) {
+                requests.push(request);
+            }
+        }
+        while !requests.is_empty() && Instant::now() < until {
+            self.progress();
+            requests.retain(|request| {
+                // SAFETY: it was not freed yet.
+                let status = unsafe { (ucp.ucp_request_check_status)(*request) };
+                if status != ffi::IN_PROGRESS {
+                    // SAFETY: it is complete, and is not used any more.
+                    unsafe { (ucp.ucp_request_free)(*request) };
+                }
+                status == ffi::IN_PROGRESS
+            });
+        }
+        // UCX frees the others when they end.
+        for request in requests {
+            // SAFETY: it is not used any more.
+            unsafe { (ucp.ucp_request_free)(request) };
+        }
+    }
+
     /// Frees the endpoints that UCX has closed.
     fn bury(&mut self) {
         let ucp = self.ucp;
         self.closing.retain_mut(|closing| {
             if let Some(request) = closing.request {
                 // SAFETY: it was not freed yet.
-                if unsafe { (ucp.ucp_request_check_status)(request) } != 1 {
+                if unsafe { (ucp.ucp_request_check_status)(request) } != ffi::IN_PROGRESS {
                     // SAFETY: it is complete, and is not used any more.
                     unsafe { (ucp.ucp_request_free)(request) };
                     closing.request = None;
@@ -522,19 +569,11 @@ impl Drop for Worker {
             std::mem::forget(std::mem::take(&mut self.closing));
             return;
         }
-        // What was accepted is sent, as long as that takes no longer.
-        let until = Instant::now() + LINGER;
-        let is_busy = |worker: &Worker| {
-            let ends = worker.endpoints.iter().map(|(_, end)| end);
-            ends.filter(|end| end.broken.get().is_none())
-                .any(|end| end.under_way.get() > 0)
-        };
-        while is_busy(self) && Instant::now() < until {
-            self.progress();
-        }
+        self.flush(Instant::now() + LINGER);
         let ids: Vec<EndpointId> = self.endpoints.iter().map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.close(id));
-        while !self.closing.is_empty() && Instant::now() < until + LINGER {
+        let until = Instant::now() + CLOSING;
+        while !self.closing.is_empty() && Instant::now() < until {
             self.progress();
         }
         if !self.closing.is_empty() {

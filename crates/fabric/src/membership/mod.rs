@@ -92,6 +92,7 @@ mod tests;
 
 pub(crate) use event::{Action, Departure, Event, Link, Refusal};
 pub(crate) use id::{NodeId, NodeLife};
+pub(crate) use message::MESSAGE_MAX;
 
 use crate::Slot;
 use crate::node::State;

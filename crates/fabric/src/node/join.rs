@@ -1,7 +1,7 @@
 //! Becoming a member of a node: of a domain with an agent, or of a domain of one.
 
-use super::agent::{self, AgentExtents, Life, Node, Seat, client};
-use super::{Layout, Others, PeerTable, Slot, own_cpus};
+use super::agent::{self, AgentExtents, Far, Life, Memory, Node, Seat, client};
+use super::{Layout, Others, PeerTable, RemoteTable, Slot, own_cpus};
 use crate::membership::NodeLife;
 use crate::{Config, Error, Identity, PeerId, PeerInfo};
 use rustix::event::{PollFd, PollFlags};
@@ -172,12 +172,22 @@ impl AgentWatch {
     }
 }
 
-/// Joins the domain `name` on this node.
-pub(crate) fn join_domain(
+/// A process that has joined a domain. `T` is what it needs to reach units of other nodes.
+pub(crate) struct Joined<T> {
+    pub(crate) seat: Seat,
+    pub(crate) node: NodeMember,
+    pub(crate) watch: AgentWatch,
+    pub(crate) far: Option<T>,
+}
+
+/// Joins the domain `name` on this node. In a domain of several nodes, `far` prepares the transport
+/// to the others, and returns the address by which they reach this process.
+pub(crate) fn join_domain<T>(
     name: &str,
     identity: &Identity,
     config: &Config,
-) -> Result<(Seat, NodeMember, AgentWatch), Error> {
+    far: impl Fn(&Far) -> Result<(T, Vec<u8>), Error>,
+) -> Result<Joined<T>, Error> {
     let fail = |why: &str| Error::Join {
         domain: name.to_owned(),
         why: why.to_owned(),
@@ -186,9 +196,9 @@ pub(crate) fn join_domain(
         config.ptracer.allow();
     }
     // Everything that can fail is done before this process is a member.
-    let map = |arena: OwnedFd, table: OwnedFd| {
-        let table = PeerTable::attach(table)?;
-        let layout = Layout::new(Arena::attach(arena)?, table)?;
+    let map = |memory: Memory| {
+        let table = PeerTable::attach(memory.table)?;
+        let layout = Layout::new(Arena::attach(memory.arena)?, table)?;
         if layout.peers.fences() != samite_mem::enable_asymmetric_fences() {
             return Err(fail(
                 "membarrier is allowed for the agent but not here; start both alike",
@@ -199,14 +209,30 @@ pub(crate) fn join_domain(
             .and_then(Pid::from_raw)
             .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok())
             .ok_or_else(|| fail("the agent cannot be watched (pidfd_open)"))?;
-        Ok((layout, AgentWatch(pidfd)))
+        let mut address = Vec::new();
+        let mut others = Others::default();
+        let mut reached = None;
+        if let Some((remote, settings)) = &memory.far {
+            let copy = remote.try_clone();
+            let copy = copy.map_err(|error| Error::Memory(error.to_string()))?;
+            others = RemoteTable::attach(copy)?.into();
+            let (with, own) = far(settings)?;
+            (reached, address) = (Some(with), own);
+        }
+        Ok(((layout, AgentWatch(pidfd), others, reached), address))
     };
-    let (seat, (layout, watch)) = client::join(name, identity, config, map)?;
+    let (seat, (layout, watch, others, reached)) = client::join(name, identity, config, map)?;
     let life = (seat.peer, seat.incarnation);
     let extents = AgentExtents::new(name, life);
     let extents = Box::new(extents);
-    let membership = NodeMember::new(life, identity, layout, extents, config.huge_pages);
-    Ok((seat, membership, watch))
+    let mut node = NodeMember::new(life, identity, layout, extents, config.huge_pages);
+    node.others = others;
+    Ok(Joined {
+        seat,
+        node,
+        watch,
+        far: reached,
+    })
 }
 
 /// Creates a domain of one: this process keeps the node itself and nobody can join.

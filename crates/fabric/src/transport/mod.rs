@@ -40,13 +40,17 @@ pub(crate) mod ordered;
 pub mod rma;
 pub mod shm;
 pub mod sim;
+pub(crate) mod spanning;
 #[cfg(feature = "testing")]
 pub(crate) mod tampered;
+pub(crate) mod ucx;
 
 use crate::{PeerId, PeerInfo};
 pub use rma::{Completed, NotStarted, Registration, RemoteKey, Rma, RmaAddress, RmaError, RmaVerb};
 use samite_mem::ring::Body;
-use samite_mem::{Corrupt, Doorbell, SharedBytes};
+use samite_mem::{Corrupt, Doorbell, SharedBytes, WakeSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Which credits a frame uses.
@@ -270,6 +274,8 @@ pub trait Transport {
 pub enum Sleep {
     /// Until the doorbell rings.
     Bell(Doorbell<SharedBytes>),
+    /// Until the doorbell rings, or a descriptor is readable.
+    Descriptors(Doorbell<SharedBytes>, Arc<WakeSocket>, Arc<OwnedFd>),
     /// In virtual time.
     Virtual(sim::Turn),
     /// As the other one, at most for this long: then a frame is due that has arrived.
@@ -281,6 +287,10 @@ impl Sleep {
     pub fn sleep(self, at_most: Duration) {
         match self {
             Sleep::Bell(bell) => bell.sleep(at_most.min(shm::LONGEST_SLEEP)),
+            Sleep::Descriptors(bell, socket, descriptor) => {
+                let at_most = at_most.min(shm::LONGEST_SLEEP);
+                bell.sleep_on(&socket, &[descriptor.as_fd()], at_most);
+            }
             Sleep::Virtual(turn) => turn.pass(at_most),
             Sleep::Until(sleep, due) => sleep.sleep(at_most.min(due)),
         }
@@ -316,6 +326,8 @@ pub(crate) enum AnyTransport {
     Sim(Box<sim::Sim>),
     Ordered(ordered::Ordered),
     Delayed(Box<delayed::Delayed>),
+    Spanning(Box<spanning::Spanning>),
+    Ucx(Box<ucx::Ucx>),
     #[cfg(feature = "testing")]
     Tampered(Box<tampered::Tampered>),
 }
@@ -328,6 +340,8 @@ macro_rules! forward {
             AnyTransport::Sim(transport) => transport.$verb($($arg),*),
             AnyTransport::Ordered(transport) => transport.$verb($($arg),*),
             AnyTransport::Delayed(transport) => transport.$verb($($arg),*),
+            AnyTransport::Spanning(transport) => transport.$verb($($arg),*),
+            AnyTransport::Ucx(transport) => transport.$verb($($arg),*),
             #[cfg(feature = "testing")]
             AnyTransport::Tampered(transport) => transport.$verb($($arg),*),
         }

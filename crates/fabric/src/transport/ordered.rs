@@ -22,7 +22,7 @@ pub(crate) const KEPT_MAX: u64 = 16 << 20;
 /// What a frame takes besides its bytes.
 const ENTRY: u64 = 128;
 /// The prefix: number and class, and both incarnations.
-const PREFIX: usize = 16;
+pub(crate) const PREFIX: usize = 16;
 /// The bit of the number that holds the class.
 const IS_REPLY: u64 = 1 << 63;
 
@@ -70,6 +70,11 @@ impl Ordered {
                 current: None,
             },
         }
+    }
+
+    /// Returns the transport that it puts in order.
+    pub(super) fn inner(&mut self) -> &mut AnyTransport {
+        &mut self.inner
     }
 
     fn ordering<'a>(&'a mut self, sink: &'a mut dyn Sink) -> (&'a mut AnyTransport, Ordering<'a>) {

@@ -8,6 +8,13 @@ use samite_testkit::{
 };
 use std::time::Duration;
 
+/// Runs a case on so many nodes, if UCX is installed.
+fn on_hosts(hosts: u32, name: &str, case: contract::Case) {
+    if samite_testkit::require(name, samite_fabric::has_ucx(), "install libucx0: ci/packages.txt") {
+        units(3).hosts(hosts).run(name, case);
+    }
+}
+
 /// Slow enough that frames wait for it, and fast enough that no case takes long.
 const LINK: Option<Link> = Some(Link {
     delay: Duration::from_micros(30),
@@ -34,6 +41,9 @@ contract!(link_two_nodes, |name, case| units(3)
     .mask(TWO_NODES)
     .config(|config| config.link = LINK)
     .run(name, case));
+// Real processes on several nodes, each with an agent and memory of its own, over UCX.
+contract!(ucx_two_hosts, |name, case| on_hosts(2, name, case));
+contract!(ucx_three_hosts, |name, case| on_hosts(3, name, case));
 contract!(sim, |name, case| simulate(name, 3, 0..4, case));
 contract!(sim_one_node, |name, case| simulate_on(
     1,

@@ -6,6 +6,7 @@ use super::control::{
     receive, send, set_timeout, socket,
 };
 use super::jobs::{Roster, Wanted};
+use super::nodes::Far;
 use crate::node::{Cpus, Slot, own_cpus};
 use crate::waited::Left;
 use crate::{Config, Error, Identity, PeerInfo};
@@ -130,13 +131,21 @@ impl Drop for Seat {
     }
 }
 
-/// Asks for a seat; `map` turns the descriptors of arena and table into what the process needs. The
-/// process is a member when this returns.
+/// What a process maps that joins.
+pub(crate) struct Memory {
+    pub(crate) arena: OwnedFd,
+    pub(crate) table: OwnedFd,
+    /// In a domain of several nodes: the table of other nodes' units, and how they are reached.
+    pub(crate) far: Option<(OwnedFd, Far)>,
+}
+
+/// Asks for a seat; `map` turns the descriptors into what the process needs, and returns the address
+/// by which units of other nodes reach it. The process is a member when this returns.
 pub(crate) fn join<T>(
     domain: &str,
     identity: &Identity,
     config: &Config,
-    map: impl Fn(OwnedFd, OwnedFd) -> Result<T, Error>,
+    map: impl Fn(Memory) -> Result<(T, Vec<u8>), Error>,
 ) -> Result<(Seat, T), Error> {
     let request = Request::Join {
         identity: identity.clone(),
@@ -151,10 +160,15 @@ pub(crate) fn join<T>(
         let fail = |failure: Failure| failure.of_joining(domain);
         let socket = connect(domain, left).map_err(fail)?;
         let joined = speak(socket.as_fd(), &request, left.at_least(AGAIN)).map_err(fail)?;
-        let (peer, incarnation, fds) = match joined {
-            (Answer::Joined { peer, incarnation }, fds) if peer.index() < PEERS_MAX => {
-                (peer, incarnation, fds)
-            }
+        let (peer, incarnation, far, fds) = match joined {
+            (
+                Answer::Joined {
+                    peer,
+                    incarnation,
+                    far,
+                },
+                fds,
+            ) if peer.index() < PEERS_MAX => (peer, incarnation, far, fds),
             (Answer::Again, _) if !left.is_over() => {
                 std::thread::sleep(AGAIN);
                 continue;
@@ -163,12 +177,18 @@ pub(crate) fn join<T>(
         };
         // If this process does not confirm, the agent takes the seat back when the connection
         // closes.
-        let Ok([arena, table]) = <[OwnedFd; 2]>::try_from(fds) else {
+        let mut fds = fds.into_iter();
+        let (Some(arena), Some(table)) = (fds.next(), fds.next()) else {
             return Err(fail(Failure::Other(
                 "the agent sent no memory to map".into(),
             )));
         };
-        let mapped = map(arena, table)?;
+        let memory = Memory {
+            arena,
+            table,
+            far: fds.next().zip(far),
+        };
+        let (mapped, address) = map(memory)?;
         // From here on this process has to give the seat up itself.
         let seat = Seat {
             domain: domain.to_owned(),
@@ -176,7 +196,7 @@ pub(crate) fn join<T>(
             incarnation,
             owner: OwnerProcess::current(),
         };
-        match speak(socket.as_fd(), &Request::Confirm, left.at_least(AGAIN)) {
+        match speak(socket.as_fd(), &Request::Confirm { address }, left.at_least(AGAIN)) {
             Ok((Answer::Done, _)) => return Ok((seat, mapped)),
             Ok((answer, _)) => return Err(fail(refused(answer))),
             // This process was stopped or starved for so long that the agent took the seat back.

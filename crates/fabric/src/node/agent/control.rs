@@ -8,6 +8,7 @@
 //! then cost the agent 32 pidfds and no sockets.
 
 use super::jobs::{Roster, Wanted};
+use super::nodes::{Far, NodeFacts};
 use crate::node::{Cpus, Slot};
 use crate::waited::Left;
 use crate::{Error, Identity, PeerId, PeerInfo, Whom};
@@ -79,12 +80,13 @@ impl Failure {
 /// A request of a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// To become a peer. Answered by `Joined` with the descriptors of the arena and of the table of
-    /// peers; then the process sends `Confirm` on the same connection, and is a member when `Done`
+    /// To become a peer. Answered by `Joined` with the descriptors of the arena, of the table of
+    /// peers and, in a domain of several nodes, of the table of other nodes' units; then the process sends `Confirm` on the same connection, and is a member when `Done`
     /// arrives.
     Join { identity: Identity, cpus: Cpus },
-    /// The answer to `Join` has arrived, and the arena is mapped.
-    Confirm,
+    /// The answer to `Join` has arrived, and the arena is mapped. In a domain of several nodes, units
+    /// of other nodes reach this one by `address`.
+    Confirm { address: Vec<u8> },
     /// An extent of at least so many bytes.
     Extent {
         peer: Slot,
@@ -130,6 +132,8 @@ pub(crate) enum Answer {
     Joined {
         peer: Slot,
         incarnation: u32,
+        /// In a domain of several nodes; the table of other nodes' units is the third descriptor.
+        far: Option<Far>,
     },
     Granted {
         offset: u64,
@@ -166,8 +170,10 @@ pub struct DomainFacts {
     /// The number of dead peers whose memory is kept, because not every survivor has seen their
     /// death yet.
     pub reclaiming: usize,
-    /// The living peers.
+    /// The living peers of this node.
     pub peers: Vec<PeerInfo>,
+    /// The nodes of a domain of several, this one first; otherwise none.
+    pub nodes: Vec<NodeFacts>,
 }
 
 /// The longest request or answer; longer ones are refused.
@@ -177,7 +183,7 @@ const PACKET_MAX: usize = 256 << 10;
 pub(super) const PEERS_OF_ANSWER: usize = 64;
 
 /// The most descriptors of a request or answer.
-const FDS_MAX: usize = 2;
+const FDS_MAX: usize = 3;
 
 /// Returns the domains of this user on this node, by name: those whose agents accept requests.
 pub fn domains() -> Vec<String> {

@@ -12,7 +12,7 @@
 //! `control` (requests, answers, socket) · `client` (how a process asks) · `extents` (how it asks
 //! for memory) · `book` (extents and budget, pure) · `jobs` (which units have joined, pure) ·
 //! `slots` (which process has which number, pure) · `node` (the agent's state of a node) · `server`
-//! (the loop) · `service` (the services that it hosts)
+//! (the loop) · `nodes` (the agents of other nodes) · `service` (the services that it hosts)
 
 mod book;
 pub(crate) mod client;
@@ -22,17 +22,21 @@ mod extents;
 mod hostile;
 mod jobs;
 mod node;
+mod nodes;
 mod server;
 mod service;
 mod slots;
 
 pub(crate) use book::Book;
 pub(crate) use client::Seat;
+pub(crate) use client::Memory;
 pub use client::{facts, join_retrying, unit_ended};
 pub use control::{DomainFacts, domains};
 pub(crate) use extents::AgentExtents;
 pub(crate) use jobs::{Roster, Wanted};
 pub use node::Node;
+pub(crate) use nodes::Far;
+pub use nodes::{FarTransport, Network, NodeFacts, Secret};
 pub use server::{AgentConfig, run};
 pub(crate) use service::is_agent;
 pub use service::{

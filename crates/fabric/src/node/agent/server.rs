@@ -1,10 +1,12 @@
 //! The agent's loop: one thread, one `poll`. It never waits for a single caller: a silent
 //! connection stays in the set until its time is over.
 
-use super::control::{self, Answer, Request};
+use super::control::{self, Answer, DomainFacts, Request};
 use super::node::{Member, Node};
+use super::nodes::{self, Network, Nodes};
 use crate::Error;
 use crate::membership::NodeLife;
+use crate::node::{Others, SAID_MAX};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -18,6 +20,8 @@ pub struct AgentConfig {
     pub domain: String,
     /// Budget of shared memory in bytes, for all processes of the domain on this node.
     pub budget: u64,
+    /// How this node is one of several; `None`: it is the only one of its domain.
+    pub network: Option<Network>,
 }
 
 /// A connection that awaits one request.
@@ -48,6 +52,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 struct Server {
     domain: String,
     node: Node,
+    /// The other nodes of the domain.
+    nodes: Option<Nodes>,
     listener: OwnedFd,
     callers: Vec<Caller>,
     pause_until: Option<Instant>,
@@ -60,8 +66,16 @@ pub fn run(config: &AgentConfig, ready: impl FnOnce()) -> Result<(), Error> {
         domain: config.domain.clone(),
         why,
     };
-    let node = Node::create(NodeLife::HEAD, config.budget)?;
+    // The name first: a second agent of the same name should not become a node.
     let listener = control::bind(&config.domain, 128)?;
+    let (nodes, life) = match &config.network {
+        Some(network) => {
+            let (nodes, life) = Nodes::begin(&config.domain, network)?;
+            (Some(nodes), life)
+        }
+        None => (None, NodeLife::HEAD),
+    };
+    let node = Node::create(life, config.budget)?;
     ready();
     tracing::info!(
         domain = config.domain,
@@ -71,18 +85,19 @@ pub fn run(config: &AgentConfig, ready: impl FnOnce()) -> Result<(), Error> {
     let mut server = Server {
         domain: config.domain.clone(),
         node,
+        nodes,
         listener,
         callers: Vec::new(),
         pause_until: None,
     };
     loop {
-        server.turn().map_err(|e| fail(e.to_string()))?;
+        server.turn().map_err(fail)?;
     }
 }
 
 impl Server {
     /// Waits for one event and acts on it.
-    fn turn(&mut self) -> rustix::io::Result<()> {
+    fn turn(&mut self) -> Result<(), String> {
         let is_paused = self.pause_until.is_some_and(|until| Instant::now() < until);
         let listens = if is_paused {
             PollFlags::empty()
@@ -99,19 +114,23 @@ impl Server {
                 watched.push(index);
             }
         }
-        // Only two things happen by time: reclamation is retried (survivors report through memory
-        // what they have seen), and silent callers are dismissed.
-        let retry = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: 20_000_000,
-        };
+        let of_node = fds.len();
+        fds.extend(self.nodes.iter().flat_map(Nodes::poll_fds));
+        // Three things happen by time: reclamation is retried (survivors report through memory what
+        // they have seen), silent callers are dismissed, and agents exchange beats.
+        let retry = Duration::from_millis(20);
         let timed = self.node.is_reclaiming() || !self.callers.is_empty() || is_paused;
-        match rustix::event::poll(&mut fds, timed.then_some(&retry)) {
+        let beat = self.nodes.as_ref().map(Nodes::next_tick);
+        let at_most = (timed.then_some(retry).into_iter()).chain(beat).min();
+        let at_most = at_most.map(nodes::timespec);
+        match rustix::event::poll(&mut fds, at_most.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.to_string()),
         }
+        let of_nodes = fds[of_node..].iter();
+        let of_nodes: Vec<bool> = of_nodes.map(|fd| !fd.revents().is_empty()).collect();
         let connection = !fds[0].revents().is_empty();
-        let (of_callers, of_members) = fds[1..].split_at(self.callers.len());
+        let (of_callers, of_members) = fds[1..of_node].split_at(self.callers.len());
         let spoke = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let spoke: Vec<bool> = of_callers.iter().map(spoke).collect();
         let mut dead: Vec<usize> = watched
@@ -138,7 +157,10 @@ impl Server {
         if connection {
             self.accept();
         }
-        Ok(())
+        match &mut self.nodes {
+            Some(nodes) => nodes.serve(&of_nodes, &mut self.node),
+            None => Ok(()),
+        }
     }
 
     fn candidates(&self) -> usize {
@@ -213,6 +235,13 @@ impl Server {
             } => return self.grant(request, (peer, incarnation), &socket, pid),
             request => self.node.answer(&self.domain, request, pid),
         };
+        let answer = answer.map(|answer| match (answer, &self.nodes) {
+            (Answer::Facts(facts, more), Some(nodes)) => {
+                let nodes = nodes.facts();
+                Answer::Facts(DomainFacts { nodes, ..facts }, more)
+            }
+            (answer, _) => answer,
+        });
         let answer = answer.unwrap_or_else(Answer::Refused);
         if let Err(error) = control::send(socket.as_fd(), &answer, &[]) {
             tracing::debug!(%error, "an answer could not be sent; its process is gone");
@@ -238,8 +267,10 @@ impl Server {
         let answer = Answer::Joined {
             peer: member.peer,
             incarnation: member.incarnation,
+            far: self.nodes.as_ref().map(Nodes::far),
         };
-        let memory = [self.node.layout().arena().fd(), self.node.table().fd()];
+        let mut memory = vec![self.node.layout().arena().fd(), self.node.table().fd()];
+        memory.extend(self.nodes.as_ref().map(Nodes::table));
         if let Err(error) = control::send(socket.as_fd(), &answer, &memory) {
             tracing::debug!(%error, "a process asked to join and is gone");
             return self.node.unseat(member.peer);
@@ -254,16 +285,25 @@ impl Server {
 
     /// Makes a candidate that says `Confirm` a member; one that closed its connection, or is too
     /// late, does not become one.
-    fn confirm(&mut self, member: Member, socket: &OwnedFd, spoke: bool) {
-        let confirmed = spoke
-            && matches!(
-                control::receive::<Request>(socket.as_fd()),
-                Ok((Request::Confirm, _))
-            );
+    fn confirm(&mut self, mut member: Member, socket: &OwnedFd, spoke: bool) {
+        let said = spoke.then(|| control::receive::<Request>(socket.as_fd()));
         let life = member.life();
-        if !confirmed {
+        let Some(Ok((Request::Confirm { address }, _))) = said else {
             tracing::debug!(peer = %life.0, "a process asked to join and did not hear the answer");
             return self.node.unseat(life.0);
+        };
+        member.address = address;
+        if self.nodes.is_some() {
+            let said = Others::encode(&member.identity, member.pid, &member.address);
+            if said.len() > SAID_MAX {
+                let why = format!(
+                    "the names of job and program, and the address of the process, have {} bytes of at most {SAID_MAX}: \
+                     use shorter names, or fewer network devices",
+                    said.len()
+                );
+                let _ = control::send(socket.as_fd(), &Answer::Refused(why), &[]);
+                return self.node.unseat(life.0);
+            }
         }
         // Another candidate for the same unit may have been faster.
         if let Err(why) = self.node.check(&member.identity) {
@@ -296,6 +336,7 @@ mod tests {
         let mut server = Server {
             domain: "last-moment".into(),
             node: Node::create(NodeLife::HEAD, 1 << 20).unwrap(),
+            nodes: None,
             listener: control::socket().unwrap(),
             callers: Vec::new(),
             pause_until: None,

@@ -268,6 +268,26 @@ impl Shm {
     }
 }
 
+impl Shm {
+    /// As [`Transport::announce_sleep`], on the futex or on descriptors; returns the bell.
+    pub(super) fn announce_sleep_as(
+        &mut self,
+        how: samite_mem::Sleep,
+        there: &mut dyn FnMut() -> bool,
+    ) -> Option<Doorbell<SharedBytes>> {
+        if !self.owner.is_current() {
+            return None; // H4: the bell is the parent's.
+        }
+        self.polls = u32::MAX; // The next poll looks around.
+        self.bell.announce_sleep(how);
+        if self.something_there() || there() {
+            self.bell.end_sleep();
+            return None;
+        }
+        Some(self.bell.clone())
+    }
+}
+
 impl Transport for Shm {
     fn name(&self) -> &'static str {
         "shm"
@@ -319,16 +339,8 @@ impl Transport for Shm {
     }
 
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
-        if !self.owner.is_current() {
-            return None; // H4: the bell is the parent's.
-        }
-        self.polls = u32::MAX; // The next poll looks around.
-        self.bell.announce_sleep(samite_mem::Sleep::Futex);
-        if self.something_there() || there() {
-            self.bell.end_sleep();
-            return None;
-        }
-        Some(Sleep::Bell(self.bell.clone()))
+        let bell = self.announce_sleep_as(samite_mem::Sleep::Futex, there)?;
+        Some(Sleep::Bell(bell))
     }
 
     fn yield_now(&mut self) {

@@ -96,7 +96,7 @@ impl State {
             let life = life.expect("each life of a unit was counted");
             (life.host, life.incarnation, life.wakes) = (Some(host), incarnation, Some(self.now));
         }
-        let identity = Others::encode(&Identity::by_hand("bystander"), 0);
+        let identity = Others::encode(&Identity::by_hand("bystander"), 0, &[]);
         for unit in 0..scenario.bystanders {
             let (peer, incarnation) = (scenario.bystander(unit), 1);
             let identity = identity.as_slice().into();
@@ -177,7 +177,7 @@ impl State {
         let number = self.hosts[host].number;
         for (slot, state, incarnation) in slots {
             let unit = scenario.unit_of(slot.of(number));
-            let identity = &Others::encode(&scenario.identity(unit), 0);
+            let identity = &Others::encode(&scenario.identity(unit), 0, &[]);
             let told = NodeEvent::Slot {
                 slot,
                 incarnation,

@@ -3,7 +3,7 @@
 use crate::node::Slot;
 use crate::node::agent::client;
 use crate::node::agent::control::{self, Answer};
-use crate::node::agent::{AgentExtents, DomainFacts, Roster, Wanted};
+use crate::node::agent::{AgentExtents, DomainFacts, Far, FarTransport, Roster, Wanted};
 use crate::node::{EXTENTS, PeerTableWriter};
 use crate::waited::Left;
 use crate::{Config, Fabric, Identity, PeerInfo};
@@ -41,6 +41,10 @@ fn answer(random: &mut Rng) -> Answer {
         0..=2 => Answer::Joined {
             peer: Slot(small(random)),
             incarnation: small(random),
+            far: random.bool().then(|| Far {
+                transport: FarTransport::default(),
+                domain: word(random),
+            }),
         },
         3 | 4 => {
             let (offset, bytes) = extent(random);
@@ -76,6 +80,7 @@ fn answer(random: &mut Rng) -> Answer {
                 used: word(random),
                 resident: word(random),
                 reclaiming: word(random) as usize,
+                nodes: Vec::new(),
                 peers: vec![PeerInfo {
                     peer: PeerId(small(random)),
                     incarnation: small(random),

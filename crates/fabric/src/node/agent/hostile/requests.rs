@@ -49,7 +49,9 @@ fn request(random: &mut Rng, (peer, incarnation): Life) -> Request {
             identity: identity(random),
             cpus: std::array::from_fn(|_| word(random)),
         },
-        1 => Request::Confirm,
+        1 => Request::Confirm {
+            address: vec![1; random.usize(..2000)],
+        },
         2 => Request::Extent {
             peer,
             incarnation,

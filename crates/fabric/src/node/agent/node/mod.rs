@@ -43,11 +43,13 @@ pub(in crate::node::agent) struct Member {
     pub(in crate::node::agent) peer: Slot,
     pub(in crate::node::agent) incarnation: u32,
     /// Only requests of this process count as the member's.
-    pid: i32,
+    pub(in crate::node::agent) pid: i32,
     pub(in crate::node::agent) pidfd: Option<OwnedFd>,
     pub(in crate::node::agent) identity: Identity,
     /// Its ancestors: one of them started its job.
     ancestors: Vec<i32>,
+    /// How units of other nodes reach it.
+    pub(in crate::node::agent) address: Vec<u8>,
 }
 
 impl Member {
@@ -191,6 +193,7 @@ impl Node {
             pidfd,
             identity: identity.clone(),
             ancestors: jobs::ancestors(pid),
+            address: Vec::new(),
         })
     }
 
@@ -352,6 +355,7 @@ impl Node {
             resident: self.layout.arena().resident(),
             reclaiming: self.dying.len(),
             peers: members.into_iter().map(info).collect(),
+            nodes: Vec::new(),
         };
         (facts, more)
     }
@@ -415,7 +419,7 @@ impl Node {
     ) -> Result<Answer, String> {
         // Each request that changes something is done only for the process of the member it names.
         match request {
-            Request::Join { .. } | Request::Confirm => {
+            Request::Join { .. } | Request::Confirm { .. } => {
                 Err("joining begins a connection, and ends with Confirm on the same one".into())
             }
             Request::Extent {

@@ -248,5 +248,11 @@ fn a_host_says_what_it_hosts() {
 #[test]
 fn an_agent_without_services_is_no_peer() {
     let (domain, budget) = ("nowhere-at-all".to_owned(), 0);
-    host(&AgentConfig { domain, budget }, &[]).unwrap();
+    let network = None;
+    let config = AgentConfig {
+        domain,
+        budget,
+        network,
+    };
+    host(&config, &[]).unwrap();
 }

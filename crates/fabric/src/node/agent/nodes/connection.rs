@@ -1,0 +1,241 @@
+//! A connection with the agent of another node: a greeting, then messages with their lengths.
+
+use super::greeting::{FROM_CALLER, Greeting, Heard, Secret};
+use crate::membership::MESSAGE_MAX;
+use rustix::event::PollFlags;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with,
+    sockopt,
+};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// How long a connection may take until both agents have greeted each other.
+const GREETING_TIME: Duration = Duration::from_secs(5);
+/// How long a connection that is closed may take to send what is left.
+const CLOSING_TIME: Duration = Duration::from_secs(2);
+/// Bytes that may wait to be sent: a member that takes so little is gone.
+const WAITING_MAX: usize = 16 << 20;
+/// Bytes that are read at once.
+const READ: usize = 64 << 10;
+
+/// A connection; see the module's documentation.
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: OwnedFd,
+    stage: Stage,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    /// When it ends, unless it has become open, or has sent what is left.
+    until: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Connecting(Greeting),
+    Greeting(Greeting),
+    Open,
+    /// What is left is sent.
+    Closing,
+}
+
+/// What has happened on a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// The agents trust each other.
+    Open,
+    Message(Vec<u8>),
+    /// It is over, and why.
+    Closed(String),
+}
+
+impl Connection {
+    /// Accepts a caller.
+    pub(super) fn accepted(socket: OwnedFd, secret: Secret) -> Connection {
+        let greeting = Greeting::new(secret, false);
+        Connection::new(socket, Stage::Greeting, greeting)
+    }
+
+    /// Calls an agent.
+    pub(super) fn call(address: SocketAddr, secret: Secret) -> Result<Connection, Errno> {
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+        match connect(&socket, &address) {
+            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+        let greeting = Greeting::new(secret, true);
+        Ok(Connection::new(socket, Stage::Connecting, greeting))
+    }
+
+    fn new(socket: OwnedFd, stage: fn(Greeting) -> Stage, greeting: Greeting) -> Connection {
+        // Beats are small, and should not wait for each other.
+        let _ = sockopt::set_tcp_nodelay(&socket, true);
+        Connection {
+            socket,
+            outbox: greeting.hello(),
+            stage: stage(greeting),
+            inbox: Vec::new(),
+            until: Some(Instant::now() + GREETING_TIME),
+        }
+    }
+
+    /// Returns whether the agents do not trust each other yet.
+    pub(super) fn is_greeting(&self) -> bool {
+        matches!(self.stage, Stage::Connecting(_) | Stage::Greeting(_))
+    }
+
+    /// Returns whether it was closed here.
+    pub(super) fn is_closing(&self) -> bool {
+        matches!(self.stage, Stage::Closing)
+    }
+
+    /// Returns what it waits for.
+    pub(super) fn waits_for(&self) -> PollFlags {
+        match (&self.stage, self.outbox.is_empty()) {
+            (Stage::Connecting(_), _) => PollFlags::OUT,
+            (_, true) => PollFlags::IN,
+            (_, false) => PollFlags::IN | PollFlags::OUT,
+        }
+    }
+
+    /// Queues a message.
+    pub(super) fn send(&mut self, message: &[u8]) {
+        let len = message.len() as u32;
+        self.outbox.extend_from_slice(&len.to_le_bytes());
+        self.outbox.extend_from_slice(message);
+    }
+
+    /// Closes it after what was sent.
+    pub(super) fn close(&mut self) {
+        self.stage = Stage::Closing;
+        self.until = Some(Instant::now() + CLOSING_TIME);
+    }
+
+    /// Reads and writes what can be read and written; returns what has happened.
+    pub(super) fn serve(&mut self, has_events: bool) -> Vec<News> {
+        let mut news = Vec::new();
+        if let Err(why) = self.try_serve(has_events, &mut news) {
+            news.push(News::Closed(why));
+        }
+        news
+    }
+
+    fn try_serve(&mut self, has_events: bool, news: &mut Vec<News>) -> Result<(), String> {
+        if has_events {
+            self.connected()?;
+            self.read(news)?;
+        }
+        if !matches!(self.stage, Stage::Connecting(_)) {
+            self.write()?;
+        }
+        if matches!(self.stage, Stage::Closing) && self.outbox.is_empty() {
+            return Err("closed".into());
+        }
+        if self.until.is_some_and(|until| Instant::now() > until) {
+            return Err(match self.stage {
+                Stage::Connecting(_) => "it does not answer (is a firewall in between?)".into(),
+                _ => "it is too slow".into(),
+            });
+        }
+        Ok(())
+    }
+
+    fn connected(&mut self) -> Result<(), String> {
+        if !matches!(self.stage, Stage::Connecting(_)) {
+            return Ok(());
+        }
+        match sockopt::socket_error(&self.socket) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) | Err(error) => return Err(error.to_string()),
+        }
+        let stage = std::mem::replace(&mut self.stage, Stage::Open);
+        if let Stage::Connecting(greeting) = stage {
+            self.stage = Stage::Greeting(greeting);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, news: &mut Vec<News>) -> Result<(), String> {
+        let mut bytes = vec![0; READ];
+        // Of a stranger, no more is read than a greeting has.
+        let most = match self.is_greeting() {
+            true => (FROM_CALLER + 1).saturating_sub(self.inbox.len()).max(1),
+            false => READ,
+        };
+        match recv(&self.socket, &mut bytes[..most], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Err("the other agent has closed the connection".into()),
+            Ok((_, read)) => self.inbox.extend_from_slice(&bytes[..read]),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        }
+        if let Stage::Greeting(greeting) = &mut self.stage {
+            match greeting.hear(&mut self.inbox) {
+                Heard::More(sent) => self.outbox.extend_from_slice(&sent),
+                Heard::Trusted(sent) => {
+                    self.outbox.extend_from_slice(&sent);
+                    self.stage = Stage::Open;
+                    self.until = None;
+                    news.push(News::Open);
+                }
+                Heard::Refused(sent, why) => {
+                    self.outbox.extend_from_slice(&sent);
+                    let _ = self.write();
+                    return Err(why.into());
+                }
+            }
+        }
+        if matches!(self.stage, Stage::Open) {
+            self.messages(news)?;
+        }
+        if matches!(self.stage, Stage::Closing) {
+            self.inbox.clear();
+        }
+        Ok(())
+    }
+
+    fn messages(&mut self, news: &mut Vec<News>) -> Result<(), String> {
+        let mut at = 0;
+        while let Some(head) = self.inbox[at..].first_chunk::<4>() {
+            let len = u32::from_le_bytes(*head) as usize;
+            if len > MESSAGE_MAX {
+                return Err(format!("a message of {len} bytes"));
+            }
+            let Some(message) = self.inbox.get(at + 4..at + 4 + len) else {
+                break;
+            };
+            news.push(News::Message(message.to_vec()));
+            at += 4 + len;
+        }
+        self.inbox.drain(..at);
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), String> {
+        while !self.outbox.is_empty() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match send(&self.socket, &self.outbox, flags) {
+                Ok(sent) => drop(self.outbox.drain(..sent)),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        match self.outbox.len() > WAITING_MAX {
+            true => Err("it takes nothing".into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

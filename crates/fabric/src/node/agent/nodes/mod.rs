@@ -1,0 +1,542 @@
+//! The agents of other nodes, for a node that is one of several: the driver of
+//! [`membership`](crate::membership), on TCP.
+//!
+//! ```text
+//!   Server::turn                                  the agents of other nodes
+//!     Nodes::tell_slots: own slots that changed --->
+//!     Nodes::serve:      what they have sent    <---
+//!       Action::Unit                                the table of other nodes' units
+//!       Action::RaiseEpoch                          the epoch of this node: processes look again
+//! ```
+//!
+//! These connections carry membership alone: a few bytes when a process joins or leaves, and a beat
+//! every half second. What units send each other goes by a [transport](crate::transport).
+//!
+//! # Files
+//! `mod` (events and actions) · `connection` (bytes) · `greeting` (who is trusted, pure)
+
+mod connection;
+mod greeting;
+
+pub use greeting::Secret;
+
+use super::node::Node;
+use crate::membership::{
+    Action, Config, Event, Link, Membership, NAME_MAX, NodeLife, Refusal,
+};
+use crate::node::{Others, RemoteTableWriter, Slot, State};
+use crate::{Error, Result};
+use connection::{Connection, News};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// Strangers that are being greeted at once; further ones wait in the queue of the kernel.
+const STRANGERS_MAX: usize = 16;
+/// How long a node waits to be admitted.
+const ADMISSION: Duration = Duration::from_secs(30);
+
+/// How a node is one of several.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// The name of this node, which no other node of the domain has.
+    pub name: String,
+    /// The address of an interface of this node, at which other agents reach this one. Port 0: any
+    /// that is free.
+    pub listen: SocketAddr,
+    /// The address of the first agent of the domain; `None`: this is the first one.
+    pub join: Option<String>,
+    /// What all agents of the domain know, and nobody else.
+    pub secret: Secret,
+    /// How units reach those of other nodes.
+    pub transport: FarTransport,
+}
+
+/// How units reach those of other nodes, by UCX. What is `None` is chosen by UCX.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FarTransport {
+    /// Its transports, as in `UCX_TLS`.
+    pub transports: Option<String>,
+    /// Its devices, as in `UCX_NET_DEVICES`.
+    pub devices: Option<String>,
+}
+
+/// A node of the domain, as this agent knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFacts {
+    /// Its number.
+    pub number: u32,
+    /// Its name.
+    pub name: String,
+    /// Where its agent is reached.
+    pub address: String,
+}
+
+/// The agents of other nodes; see the module's documentation.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    network: Network,
+    machine: Membership,
+    listener: TcpListener,
+    address: SocketAddr,
+    /// A random number of the life of the domain.
+    domain: u64,
+    life: Option<NodeLife>,
+    table: RemoteTableWriter,
+    connections: BTreeMap<Link, Connection>,
+    accepted: u64,
+    /// The other nodes.
+    known: BTreeMap<u32, NodeFacts>,
+    /// What the other agents were told of each slot.
+    told: BTreeMap<Slot, (u32, State)>,
+    /// When a life of a slot ended.
+    ended: BTreeMap<(Slot, u32), Instant>,
+    start: Instant,
+    ticked: Option<Instant>,
+    config: Config,
+    /// Set if this node cannot go on.
+    over: Option<String>,
+}
+
+/// What the node has to do.
+#[derive(Debug, Default)]
+struct Due {
+    raise_epoch: bool,
+}
+
+impl Nodes {
+    /// Listens, and waits until this node is a member of its domain; returns its life.
+    pub(super) fn begin(domain: &str, network: &Network) -> Result<(Nodes, NodeLife)> {
+        let fail = |why: String| Error::Join {
+            domain: domain.to_owned(),
+            why,
+        };
+        let is_any = match network.listen.ip() {
+            IpAddr::V4(address) => address.is_unspecified(),
+            IpAddr::V6(address) => address.is_unspecified(),
+        };
+        if is_any {
+            return Err(fail(format!(
+                "an agent does not listen on all interfaces: name an address of this machine instead of {}",
+                network.listen.ip()
+            )));
+        }
+        if network.name.is_empty() || network.name.len() > NAME_MAX {
+            return Err(fail(format!(
+                "the name of a node has 1 to {NAME_MAX} bytes"
+            )));
+        }
+        let listener = TcpListener::bind(network.listen).map_err(|error| {
+            fail(format!(
+                "the agent cannot listen on {}: {error}",
+                network.listen
+            ))
+        })?;
+        let address = listener.set_nonblocking(true);
+        let address = address.and_then(|()| listener.local_addr());
+        let address = address.map_err(|error| fail(error.to_string()))?;
+        let config = Config::default();
+        let mut random = [0; 8];
+        let _ = getrandom(&mut random, GetRandomFlags::empty());
+        let number = u64::from_le_bytes(random);
+        let said = address.to_string();
+        let (name, said) = (network.name.as_str(), said.as_bytes());
+        let machine = match &network.join {
+            None => Membership::head(config.clone(), number, name, said),
+            Some(head) => {
+                let head = resolve(head).map_err(fail)?;
+                Membership::member(config.clone(), name, said, head.to_string().as_bytes())
+            }
+        };
+        let mut nodes = Nodes {
+            network: network.clone(),
+            machine,
+            listener,
+            address,
+            domain: number,
+            life: network.join.is_none().then_some(NodeLife::HEAD),
+            table: RemoteTableWriter::create()?,
+            connections: BTreeMap::new(),
+            accepted: 0,
+            known: BTreeMap::new(),
+            told: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            start: Instant::now(),
+            ticked: None,
+            config,
+            over: None,
+        };
+        let life = nodes.wait_for_admission().map_err(fail)?;
+        tracing::info!(domain, node = %life, %address, "agent is a member");
+        Ok((nodes, life))
+    }
+
+    fn wait_for_admission(&mut self) -> std::result::Result<NodeLife, String> {
+        let until = Instant::now() + ADMISSION;
+        let mut due = Due::default();
+        loop {
+            self.tick(&mut due);
+            if let Some(why) = self.over.take() {
+                return Err(why);
+            }
+            if let Some(life) = self.life {
+                return Ok(life);
+            }
+            if Instant::now() > until {
+                let head = self.network.join.as_deref().unwrap_or_default();
+                return Err(format!("the agent at {head} has not admitted this node"));
+            }
+            let mut fds = self.poll_fds();
+            let at_most = timespec(self.next_tick());
+            match rustix::event::poll(&mut fds, Some(&at_most)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            drop(fds);
+            self.hear(&ready, &mut due);
+        }
+    }
+
+    /// Returns the descriptor of the table of other nodes' units.
+    pub(super) fn table(&self) -> BorrowedFd<'_> {
+        self.table.fd()
+    }
+
+    /// Returns what units are told: the transport between nodes, and the number of the domain.
+    pub(super) fn far(&self) -> Far {
+        Far {
+            transport: self.network.transport.clone(),
+            domain: self.domain,
+        }
+    }
+
+    /// Returns the nodes of the domain, this one first.
+    pub(super) fn facts(&self) -> Vec<NodeFacts> {
+        let own = NodeFacts {
+            number: self.life.map_or(0, |life| life.node.number()),
+            name: self.network.name.clone(),
+            address: self.address.to_string(),
+        };
+        std::iter::once(own)
+            .chain(self.known.values().cloned())
+            .collect()
+    }
+
+    /// Returns what has to be polled: [`Nodes::serve`] takes the events in the same order.
+    pub(super) fn poll_fds(&self) -> Vec<PollFd<'_>> {
+        let strangers = self.connections.values();
+        let strangers = strangers.filter(|other| other.is_greeting()).count();
+        let accepts = match strangers < STRANGERS_MAX {
+            true => PollFlags::IN,
+            false => PollFlags::empty(),
+        };
+        let mut fds = vec![PollFd::from_borrowed_fd(self.listener.as_fd(), accepts)];
+        let all = self.connections.values();
+        fds.extend(all.map(|other| PollFd::new(other, other.waits_for())));
+        fds
+    }
+
+    /// Returns after how long [`Nodes::serve`] is due.
+    pub(super) fn next_tick(&self) -> Duration {
+        let beat = Duration::from_millis(self.config.beat);
+        self.ticked
+            .map_or(Duration::ZERO, |at| beat.saturating_sub(at.elapsed()))
+    }
+
+    /// Acts on what has happened on the connections, and on the state of the node's own slots.
+    ///
+    /// # Errors
+    /// This node cannot go on as one of the domain.
+    pub(super) fn serve(&mut self, ready: &[bool], node: &mut Node) -> Result<(), String> {
+        let mut due = Due::default();
+        self.hear(ready, &mut due);
+        self.tell_slots(node, &mut due);
+        self.tick(&mut due);
+        if due.raise_epoch {
+            node.announce();
+        }
+        match self.over.take() {
+            None => Ok(()),
+            Some(why) => Err(why),
+        }
+    }
+
+    fn tick(&mut self, due: &mut Due) {
+        if self.next_tick().is_zero() {
+            self.ticked = Some(Instant::now());
+            let now = self.start.elapsed().as_millis() as u64;
+            self.tell(Event::Tick { now }, due);
+        }
+    }
+
+    fn hear(&mut self, ready: &[bool], due: &mut Due) {
+        let links: Vec<Link> = self.connections.keys().copied().collect();
+        let ready_of = |place: usize| ready.get(place + 1).copied().unwrap_or(false);
+        for (place, link) in links.into_iter().enumerate() {
+            let Some(connection) = self.connections.get_mut(&link) else {
+                continue;
+            };
+            let news = connection.serve(ready_of(place));
+            self.take(link, news, due);
+        }
+        if ready.first().copied().unwrap_or(false) {
+            self.accept();
+        }
+    }
+
+    fn take(&mut self, link: Link, news: Vec<News>, due: &mut Due) {
+        for news in news {
+            match news {
+                News::Open => {
+                    let event = match link {
+                        Link::Out(_) => Event::Connected { link },
+                        Link::In(_) => Event::Accepted { link },
+                    };
+                    self.tell(event, due);
+                }
+                News::Message(bytes) => {
+                    let bytes = &bytes;
+                    self.tell(Event::Message { link, bytes }, due);
+                }
+                News::Closed(why) => {
+                    let was = self.connections.remove(&link);
+                    let was_heard = was.is_some_and(|was| {
+                        // A stranger was never mentioned, and what the machine has closed is over.
+                        let is_stranger = was.is_greeting() && matches!(link, Link::In(_));
+                        !is_stranger && !was.is_closing()
+                    });
+                    if matches!(link, Link::Out(_)) && why == "it has another secret" {
+                        let head = self.network.join.as_deref().unwrap_or_default();
+                        if self.life.is_none() {
+                            self.over = Some(format!(
+                                "the agent at {head} has another secret: give both the same one (--secret FILE)"
+                            ));
+                        }
+                    }
+                    tracing::debug!(?link, why, "a connection of two agents is over");
+                    if was_heard {
+                        self.tell(Event::Closed { link }, due);
+                    }
+                }
+            }
+            if !self.connections.contains_key(&link) {
+                break;
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        match self.listener.accept() {
+            Ok((stream, from)) => {
+                if stream.set_nonblocking(true).is_err() {
+                    return;
+                }
+                tracing::debug!(%from, "an agent calls");
+                self.accepted += 1;
+                let socket = OwnedFd::from(stream);
+                let connection = Connection::accepted(socket, self.network.secret.clone());
+                self.connections.insert(Link::In(self.accepted), connection);
+            }
+            Err(error) => tracing::debug!(%error, "no connection was accepted"),
+        }
+    }
+
+    /// Tells the machine of the slots of this node that have changed.
+    fn tell_slots(&mut self, node: &Node, due: &mut Due) {
+        if self.life.is_none() {
+            return;
+        }
+        let now = Instant::now();
+        // What a unit that is dead has sent may still be on its way to nodes that do not know it.
+        let linger = Duration::from_millis(2 * self.config.beat);
+        for (slot, mut state, incarnation) in node.slots().published() {
+            if state != State::Alive {
+                let ended = *self.ended.entry((slot, incarnation)).or_insert(now);
+                let was_told = self.told.contains_key(&slot);
+                if was_told && state == State::Free && now - ended < linger {
+                    state = State::Dead;
+                }
+            }
+            if self.told.get(&slot) == Some(&(incarnation, state)) {
+                continue;
+            }
+            // A number that was promised, and not taken, is not mentioned.
+            let was_told = self.told.get(&slot).map(|(told, _)| *told);
+            if state == State::Free && was_told != Some(incarnation) {
+                continue;
+            }
+            let said = node.said_of(slot).unwrap_or_default();
+            if state == State::Alive && said.is_empty() {
+                continue;
+            }
+            self.told.insert(slot, (incarnation, state));
+            let identity = &said;
+            let event = Event::Slot {
+                slot,
+                incarnation,
+                state,
+                identity,
+            };
+            self.tell(event, due);
+        }
+        let told = &self.told;
+        self.ended.retain(|(slot, incarnation), _| {
+            told.get(slot)
+                .is_none_or(|(told, state)| told <= incarnation && *state != State::Free)
+        });
+    }
+
+    /// Tells the machine of an event, and carries out what it wants.
+    fn tell(&mut self, event: Event<'_>, due: &mut Due) {
+        let mut closed = VecDeque::new();
+        for action in self.machine.on_event(event) {
+            self.act(action, due, &mut closed);
+        }
+        while let Some(link) = closed.pop_front() {
+            for action in self.machine.on_event(Event::Closed { link }) {
+                self.act(action, due, &mut closed);
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action, due: &mut Due, closed: &mut VecDeque<Link>) {
+        match action {
+            Action::Connect { link, address } => {
+                let address = std::str::from_utf8(&address).ok();
+                let address = address.and_then(|text| text.parse::<SocketAddr>().ok());
+                let secret = self.network.secret.clone();
+                let call = address.map(|address| Connection::call(address, secret));
+                match call {
+                    Some(Ok(connection)) => {
+                        self.connections.insert(link, connection);
+                    }
+                    Some(Err(error)) => {
+                        tracing::debug!(%error, "an agent cannot be called");
+                        closed.push_back(link);
+                    }
+                    None => closed.push_back(link),
+                }
+            }
+            Action::Send { link, bytes } => {
+                if let Some(connection) = self.connections.get_mut(&link) {
+                    connection.send(&bytes);
+                    let news = connection.serve(false);
+                    // It is over: the next turn tells.
+                    debug_assert!(news.iter().all(|news| matches!(news, News::Closed(_))));
+                }
+            }
+            Action::Close { link, why } => {
+                tracing::debug!(?link, why, "a connection of two agents is closed");
+                if let Some(connection) = self.connections.get_mut(&link) {
+                    connection.close();
+                }
+            }
+            Action::Admitted { domain, life } => (self.domain, self.life) = (domain, Some(life)),
+            Action::NotAdmitted(refusal) => self.over = Some(sentence(refusal, &self.network)),
+            Action::NodeJoined {
+                life,
+                name,
+                address,
+                ..
+            } => {
+                let facts = NodeFacts {
+                    number: life.node.number(),
+                    name: name.into(),
+                    address: String::from_utf8_lossy(&address).into_owned(),
+                };
+                tracing::info!(node = %life, name = facts.name, "a node has joined");
+                self.known.insert(facts.number, facts);
+            }
+            Action::NodeGone { life, how, .. } => {
+                tracing::warn!(node = %life, ?how, "a node is gone");
+                self.known.remove(&life.node.number());
+            }
+            Action::Unit {
+                peer,
+                incarnation,
+                state,
+                identity,
+            } => {
+                if !self.table.learn(peer, incarnation, state, &identity) {
+                    tracing::error!(%peer, "a unit of another node is left out: the table is full");
+                }
+            }
+            Action::RaiseEpoch => due.raise_epoch = true,
+            Action::HeadLost { finally } => {
+                let head = self.network.join.as_deref().unwrap_or_default();
+                if self.life.is_none() {
+                    self.over = Some(format!(
+                        "no agent answers at {head} (is it running, and is no firewall in between?)"
+                    ));
+                }
+                tracing::warn!(head, finally, "the first agent of the domain is silent");
+            }
+            Action::HeadBack => tracing::info!("the first agent of the domain is back"),
+            Action::Fenced => {
+                self.over = Some(
+                    "this node was cut off for so long that the others have declared it lost"
+                        .into(),
+                );
+            }
+            Action::Left => self.over = Some("this node has left the domain".into()),
+        }
+    }
+}
+
+/// What a unit is told that joins a node of several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Far {
+    pub(crate) transport: FarTransport,
+    /// The number of the domain, which frames between nodes have.
+    pub(crate) domain: u64,
+}
+
+fn resolve(address: &str) -> std::result::Result<SocketAddr, String> {
+    let found = address.to_socket_addrs().map_err(|error| {
+        format!("{address} is no address of an agent, as node7:7000 or 10.0.0.7:7000: {error}")
+    })?;
+    let mut found = found.into_iter();
+    found
+        .next()
+        .ok_or_else(|| format!("{address} names no machine"))
+}
+
+fn sentence(refusal: Refusal, network: &Network) -> String {
+    let head = network.join.as_deref().unwrap_or_default();
+    let name = &network.name;
+    match refusal {
+        Refusal::Version => format!("the agent at {head} is of another version of Samite"),
+        Refusal::NotHead => {
+            format!("the agent at {head} is not the first one of its domain: join that one")
+        }
+        Refusal::NameTaken => {
+            format!("the domain has a node {name} already: give this one another name (--node NAME)")
+        }
+        Refusal::Full => format!("the domain of {head} is full"),
+        Refusal::Ending => format!("the domain of {head} is ending"),
+        other => format!("the agent at {head} refuses this node ({other:?})"),
+    }
+}
+
+pub(super) fn timespec(time: Duration) -> rustix::event::Timespec {
+    rustix::event::Timespec {
+        tv_sec: time.as_secs() as i64,
+        // A millisecond more, so that the time is over afterwards.
+        tv_nsec: i64::from(time.subsec_nanos()).min(998_000_000) + 1_000_000,
+    }
+}
+
+impl Node {
+    /// Returns what other nodes are told of the unit in a slot, while it lives.
+    fn said_of(&self, slot: Slot) -> Option<Vec<u8>> {
+        let member = self.members().iter().find(|member| member.peer == slot)?;
+        Some(Others::encode(&member.identity, member.pid, &member.address))
+    }
+}

@@ -1,0 +1,241 @@
+//! The units of other nodes, in memory that the agent writes and all processes of its node read.
+//!
+//! ```text
+//!   0        magic, records that were ever used
+//!   4 KiB    records, 1 KiB each: version, peer, incarnation, state, what the unit said of itself
+//! ```
+//!
+//! A peer keeps its record for ever, so readers find it again without a search. The version is odd
+//! while the agent changes a record: whoever reads looks at it before and after. Changes are
+//! announced by the epoch of the [table of peers](super::PeerTable), which is raised after them.
+
+use super::State;
+use crate::{Error, PeerId};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use samite_mem::sync::Ordering;
+use samite_mem::{Published, Publisher};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The most units of other nodes that a node can know of: as many as an agent can name in an
+/// answer.
+pub(crate) const REMOTE_MAX: u32 = 8192;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"samnode\x01");
+const USED: u64 = 8;
+const RECORDS: u64 = 4096;
+const RECORD_BYTES: u64 = 1024;
+const BYTES: u64 = RECORDS + REMOTE_MAX as u64 * RECORD_BYTES;
+
+const VERSION: u64 = 0;
+const PEER: u64 = 4;
+const INCARNATION: u64 = 8;
+const STATE: u64 = 12;
+const LEN: u64 = 16;
+const SAID: u64 = 24;
+/// Longest statement of a unit about itself, in bytes.
+pub(crate) const SAID_MAX: usize = (RECORD_BYTES - SAID) as usize;
+
+/// What is known of a unit of another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Remote {
+    pub(crate) peer: PeerId,
+    pub(crate) incarnation: u32,
+    pub(crate) state: State,
+    pub(crate) said: Box<[u8]>,
+}
+
+/// The table, as all processes of the node read it. Clones share what they have found.
+#[derive(Clone, Debug)]
+pub(crate) struct RemoteTable {
+    table: Published,
+    found: Arc<Mutex<HashMap<PeerId, u32>>>,
+}
+
+/// The table, as the agent writes it.
+#[derive(Debug)]
+pub(crate) struct RemoteTableWriter {
+    table: Publisher,
+    records: HashMap<PeerId, u32>,
+}
+
+fn place(record: u32) -> u64 {
+    RECORDS + u64::from(record) * RECORD_BYTES
+}
+
+impl RemoteTable {
+    /// Maps the table behind a descriptor that the agent sent.
+    pub(crate) fn attach(fd: OwnedFd) -> Result<RemoteTable, Error> {
+        let table = Published::attach(fd)?;
+        if table.len() != BYTES || table.u64(0) != MAGIC {
+            return Err(Error::Memory(
+                "the agent keeps no table of other nodes of this version".into(),
+            ));
+        }
+        Ok(RemoteTable {
+            table,
+            found: Arc::default(),
+        })
+    }
+
+    /// Returns how many records were ever used.
+    pub(crate) fn used(&self) -> u32 {
+        let used = self.table.u64(USED).min(REMOTE_MAX.into()) as u32;
+        // Pairs with the Release store in `learn`.
+        self.table.acquire();
+        used
+    }
+
+    /// Returns a record that was used.
+    pub(crate) fn read(&self, record: u32) -> Remote {
+        let at = place(record);
+        loop {
+            let version = self.table.u32(at + VERSION);
+            self.table.acquire();
+            let len = self.table.u64(at + LEN).min(SAID_MAX as u64);
+            let mut said = vec![0; len as usize].into_boxed_slice();
+            self.table.read(at + SAID, &mut said);
+            let remote = Remote {
+                peer: PeerId(self.table.u32(at + PEER)),
+                incarnation: self.table.u32(at + INCARNATION),
+                state: state_of(self.table.u32(at + STATE)),
+                said,
+            };
+            // Orders the second load of the version after these loads.
+            self.table.acquire();
+            if version.is_multiple_of(2) && self.table.u32(at + VERSION) == version {
+                return remote;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Returns what is known of a peer.
+    pub(crate) fn get(&self, peer: PeerId) -> Option<Remote> {
+        let record = {
+            let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+            for record in found.len() as u32..self.used() {
+                let of_record = PeerId(self.table.u32(place(record) + PEER));
+                found.insert(of_record, record);
+            }
+            *found.get(&peer)?
+        };
+        Some(self.read(record))
+    }
+}
+
+fn state_of(word: u32) -> State {
+    match word {
+        1 => State::Alive,
+        2 => State::Dead,
+        _ => State::Free,
+    }
+}
+
+impl RemoteTableWriter {
+    /// Creates a table without records.
+    pub(crate) fn create() -> Result<RemoteTableWriter, Error> {
+        let table = Publisher::create(BYTES)?;
+        // ORDERING: Relaxed: its descriptor is sent afterwards.
+        table.bytes().u64(0).store(MAGIC, Ordering::Relaxed);
+        Ok(RemoteTableWriter {
+            table,
+            records: HashMap::new(),
+        })
+    }
+
+    /// Returns the descriptor by which others map it.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.table.fd()
+    }
+
+    /// Records the state of a unit. What it said of itself stays when it is gone, until the number
+    /// has another one. Returns false if there is no room, or it said too much.
+    pub(crate) fn learn(
+        &mut self,
+        peer: PeerId,
+        incarnation: u32,
+        state: State,
+        said: &[u8],
+    ) -> bool {
+        let bytes = self.table.bytes();
+        let next = self.records.len() as u32;
+        let (record, is_new) = match self.records.get(&peer) {
+            Some(record) => (*record, false),
+            None if next < REMOTE_MAX => (next, true),
+            None => return false,
+        };
+        if said.len() > SAID_MAX {
+            return false;
+        }
+        let at = place(record);
+        let version = bytes.u32(at + VERSION);
+        // ORDERING: one thread writes. Relaxed, then a Release fence: whoever sees a later store
+        // sees the odd version.
+        let before = version.load(Ordering::Relaxed);
+        version.store(before + 1, Ordering::Relaxed);
+        samite_mem::sync::fence(Ordering::Release);
+        let is_known =
+            !is_new && bytes.u32(at + INCARNATION).load(Ordering::Relaxed) == incarnation;
+        bytes.u32(at + PEER).store(peer.0, Ordering::Relaxed);
+        bytes.u32(at + STATE).store(state as u32, Ordering::Relaxed);
+        if !is_known {
+            let word = bytes.u32(at + INCARNATION);
+            word.store(incarnation, Ordering::Relaxed);
+            let len = bytes.u64(at + LEN);
+            len.store(said.len() as u64, Ordering::Relaxed);
+            bytes.write(at + SAID, said);
+        }
+        // ORDERING: Release: whoever sees the even version sees the record.
+        version.store(before + 2, Ordering::Release);
+        if is_new {
+            self.records.insert(peer, record);
+            // ORDERING: Release pairs with `acquire` in `used`.
+            bytes.u64(USED).store(u64::from(next) + 1, Ordering::Release);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Readers find what was learnt last, whole, while the writer changes it.
+    #[test]
+    fn records_are_whole() {
+        let mut writer = RemoteTableWriter::create().unwrap();
+        let reader = RemoteTable::attach(writer.fd().try_clone_to_owned().unwrap()).unwrap();
+        let peer = |number: u32| PeerId::new(1 + number % 7, number / 7);
+        assert_eq!(reader.get(peer(0)), None);
+        let rounds = if cfg!(miri) { 10 } else { 20_000_u32 };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=rounds {
+                    let said = vec![round as u8; round as usize % SAID_MAX];
+                    for number in 0..9 {
+                        assert!(writer.learn(peer(number), round, State::Alive, &said));
+                    }
+                }
+            });
+            let mut last = 0;
+            while last < rounds {
+                let Some(found) = reader.get(peer(8)) else {
+                    continue;
+                };
+                let round = found.incarnation;
+                assert!(round >= last && found.peer == peer(8), "{found:?}");
+                assert_eq!(found.said.len(), round as usize % SAID_MAX);
+                assert!(found.said.iter().all(|byte| *byte == round as u8));
+                last = round;
+            }
+        });
+        let mut writer = RemoteTableWriter::create().unwrap();
+        assert!(!writer.learn(peer(0), 1, State::Alive, &[0; SAID_MAX + 1]));
+        assert!(writer.learn(peer(0), 1, State::Alive, b"said"));
+        assert!(writer.learn(peer(0), 1, State::Dead, b""));
+        let reader = RemoteTable::attach(writer.fd().try_clone_to_owned().unwrap()).unwrap();
+        let found = reader.get(peer(0)).unwrap();
+        assert_eq!((found.state, &*found.said), (State::Dead, &b"said"[..]));
+    }
+}
