@@ -1,5 +1,6 @@
 //! `samite agent`: the process that holds the memory of a domain.
 
+use crate::network::NetworkArgs;
 use crate::screen::size;
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
@@ -29,6 +30,8 @@ pub(crate) struct AgentArgs {
     /// The domain
     #[arg(long)]
     domain: String,
+    #[command(flatten)]
+    network: NetworkArgs,
 }
 
 /// Returns the agent's command for `samite run`, or `None` if the domain has an agent, which the
@@ -74,6 +77,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
     let config = AgentConfig {
         domain: args.domain.clone(),
         budget,
+        network: args.network.network()?,
     };
     flush_at_the_end()?;
     let ended = run_with(&config, samite::services());
@@ -223,7 +227,12 @@ mod tests {
     fn an_agent_whose_service_panics_ends() {
         if let Ok(domain) = std::env::var(DOMAIN) {
             let budget = 16 << 20;
-            let ended = run_with(&AgentConfig { domain, budget }, vec![PANICKING]);
+            let config = AgentConfig {
+                domain,
+                budget,
+                network: None,
+            };
+            let ended = run_with(&config, vec![PANICKING]);
             panic!("the agent ended: {ended:?}");
         }
         let domain = format!("panicking-{}", std::process::id());

@@ -4,7 +4,7 @@ use crate::agent::budget_by_rule;
 use crate::screen::{note, printable, say, size, table};
 use anyhow::{Context, Result};
 use comfy_table::Table;
-use samite::agent::DomainFacts;
+use samite::agent::{DomainFacts, NodeFacts};
 use samite::host::Host;
 use samite::{CostModel, FabricConfig, Identity};
 use serde::Serialize;
@@ -99,6 +99,8 @@ struct Domain {
     budget: u64,
     resident: u64,
     members: Vec<Member>,
+    /// Of a domain of several nodes, this one first.
+    nodes: Vec<NodeFacts>,
 }
 
 #[derive(Serialize)]
@@ -192,6 +194,12 @@ fn transports(host: &Host) -> Vec<Feature> {
         why: why.to_owned(),
     };
     let shm = "all units are on this node: rings, mapped segments, kernel copy";
+    let ucx = match samite::has_ucx() {
+        true => {
+            "units of other nodes, where agents of several nodes form a domain (samite agent --listen)"
+        }
+        false => "units of other nodes: install libucx0 (1.13 or newer) on each of them",
+    };
     let sim = "a simulated network for tests; never chosen for a job";
     let link = "latency and rate between units that share no memory, for tests: set fabric.link";
     let has_fences = samite_mem::enable_asymmetric_fences();
@@ -205,6 +213,7 @@ fn transports(host: &Host) -> Vec<Feature> {
     );
     vec![
         feature("shm", None, Some(true), shm),
+        feature("ucx", None, Some(samite::has_ucx()), ucx),
         feature("sim", None, Some(false), sim),
         feature("membarrier", Some("shm"), Some(has_fences), fences),
         feature("waiting", Some("shm"), None, &waiting),
@@ -277,6 +286,7 @@ impl Domain {
                     pid: peer.pid,
                 })
                 .collect(),
+            nodes: facts.nodes,
         }
     }
 }
@@ -363,14 +373,26 @@ impl Domain {
                 member.pid.to_string(),
             ]);
         }
-        format!(
+        let mut text = format!(
             "domain {}: agent {}, {} of {} granted, {} resident\n{rows}",
             printable(&self.domain),
             self.agent_pid,
             size(self.granted),
             size(self.budget),
             size(self.resident)
-        )
+        );
+        if !self.nodes.is_empty() {
+            let mut rows = table(&["node", "name", "its agent listens at"]);
+            for node in &self.nodes {
+                rows.add_row([
+                    node.number.to_string(),
+                    printable(&node.name),
+                    printable(&node.address),
+                ]);
+            }
+            text.push_str(&format!("\n\nits nodes, this one first\n{rows}"));
+        }
+        text
     }
 }
 
@@ -396,6 +418,7 @@ mod tests {
                 size: 1,
                 pid: 1,
             }],
+            nodes: Vec::new(),
         };
         let text = domain.text();
         let is_plain = |line: &str| !line.chars().any(char::is_control);

@@ -10,6 +10,7 @@ mod doctor;
 mod edges;
 mod ends;
 mod info;
+mod network;
 mod outcome;
 mod process;
 mod ps;

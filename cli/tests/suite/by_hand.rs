@@ -20,9 +20,14 @@ struct Agent {
 
 impl Agent {
     fn start(test: &str) -> Agent {
+        Agent::start_with(test, &[])
+    }
+
+    fn start_with(test: &str, more: &[&str]) -> Agent {
         let domain = format!("{test}-{}", std::process::id());
         let mut process = command(env!("CARGO_BIN_EXE_samite"))
             .args(["agent", "--domain", &domain])
+            .args(more)
             .stdout(Stdio::piped())
             .spawn()
             .expect("samite can be started");
@@ -118,6 +123,93 @@ fn a_job_joins_the_domain_of_a_running_agent() {
             assert!(said.contains(&format!("{rank} of 3: 6\n")), "{said}");
         }
     }
+}
+
+/// The agents of two nodes form one domain, and processes that join it on either node are a job.
+#[test]
+fn agents_of_two_nodes_are_one_domain() {
+    be_unit();
+    let test = "by_hand::agents_of_two_nodes_are_one_domain";
+    let name = samite_testkit::full_name("suite::by_hand", "agents_of_two_nodes_are_one_domain");
+    let hint = "install libucx0: ci/packages.txt";
+    if !samite_testkit::require(&name, samite::has_ucx(), hint) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let secret = folder.path().join("secret").display().to_string();
+    let network = [
+        "--transports",
+        "tcp",
+        "--devices",
+        "lo",
+        "--secret",
+        &secret,
+    ];
+    let listen = ["--listen", "127.0.0.1:0"];
+    let first = [&listen[..], &network, &["--node", "one"]].concat();
+    let first = Agent::start_with("nodes-one", &first);
+    let address = || {
+        let info = command(env!("CARGO_BIN_EXE_samite"))
+            .args(["info", "--json", "--domain", &first.domain])
+            .output()
+            .expect("samite can be started");
+        let info: serde_json::Value = serde_json::from_slice(&info.stdout).expect("JSON");
+        info["domain"]["nodes"].clone()
+    };
+    let nodes = address();
+    assert_eq!(nodes[0]["name"], "one", "{nodes}");
+    let address_of_first = nodes[0]["address"].as_str().expect("an address").to_owned();
+    let join = ["--join", &address_of_first];
+    let second = [&listen[..], &network, &join, &["--node", "two"]].concat();
+    let second = Agent::start_with("nodes-two", &second);
+    let nodes = address();
+    assert_eq!(nodes[1]["name"], "two", "{nodes}");
+    for round in 0..3 {
+        let start = |number: &str, domain: &str| {
+            let job = format!("hand-{round}");
+            let mut unit = rank(test, domain, number, "3");
+            unit.env("SAMITE_JOB", job).spawn().expect("a unit")
+        };
+        let units = [
+            start("0", &first.domain),
+            start("1", &second.domain),
+            start("2", &first.domain),
+        ];
+        for (rank, unit) in units.into_iter().enumerate() {
+            let output = unit.wait_with_output().expect("it ends");
+            let said = text(&output);
+            assert!(output.status.success(), "{said}");
+            assert!(said.contains(&format!("{rank} of 3: 6\n")), "{said}");
+        }
+    }
+    // A stranger is refused, with a sentence.
+    let wrong = folder.path().join("wrong");
+    std::fs::write(&wrong, "another secret of a domain").expect("a file");
+    std::fs::set_permissions(&wrong, std::fs::Permissions::from_mode(0o600)).expect("a mode");
+    let refused = |more: &[&str], says: &str| {
+        let output = command(env!("CARGO_BIN_EXE_samite"))
+            .args(["agent", "--domain", "nodes-three"])
+            .args(more)
+            .output()
+            .expect("samite can be started");
+        let said = text(&output);
+        assert!(!output.status.success() && said.contains(says), "{said}");
+    };
+    let wrong = wrong.display().to_string();
+    let stranger = ["--secret", &wrong, "--node", "three"];
+    refused(&[&listen[..], &join, &stranger].concat(), "another secret");
+    let named = ["--secret", &secret, "--node", "two"];
+    refused(
+        &[&listen[..], &join, &named].concat(),
+        "another name (--node NAME)",
+    );
+    let nobody = ["--join", "127.0.0.1:1", "--secret", &secret];
+    refused(&[&listen[..], &nobody].concat(), "no agent answers");
+    refused(
+        &["--listen", "0.0.0.0:0", "--secret", &secret],
+        "name an address",
+    );
+    refused(&["--listen", "127.0.0.1:0"], "--secret FILE");
 }
 
 /// Returns a process that is to be this rank of a job `hand`.

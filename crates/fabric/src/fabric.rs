@@ -611,6 +611,7 @@ impl Drop for Shared {
         }
         // A handler may panic meanwhile: even then nothing is freed that a peer writes into.
         let lingered = catch_unwind(AssertUnwindSafe(|| self.linger()));
+        self.core.get_mut().transport.leave();
         let seat = self.seat.take();
         let core = self.core.get_mut();
         for registration in core.engine.take_registrations() {

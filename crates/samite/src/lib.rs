@@ -341,8 +341,8 @@ pub use samite_dsm as dsm;
 pub use samite_fabric::{
     Atomic, Config as FabricConfig, CostModel, Error, ErrorCode, Expected, Fabric, Handle,
     Identity, Link, Mask, Match, Named, PeerId, PeerInfo, PeerWait, Ptracer, Received, Remote,
-    Result, Scope, Segment, SegmentKey, Sent, Status, UnitLife, View, Whom, Width, agent, test_all,
-    transport, wait_all,
+    Result, Scope, Segment, SegmentKey, Sent, Status, UnitLife, View, Whom, Width, agent, has_ucx,
+    test_all, transport, wait_all,
 };
 pub use samite_mem::{Pages, SharedBytes, host};
 /// Code that travels to the data.

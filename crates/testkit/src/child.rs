@@ -1,7 +1,7 @@
 //! Code that runs inside a process of a test: the agent, or a unit that runs the test's closure.
 
-use crate::{Failed, Outcome};
 use crate::units::{HEAD, HOST};
+use crate::{Failed, Outcome};
 use samite_fabric::agent::{self, AgentConfig, FarTransport, Network, Secret, Starter};
 use samite_fabric::{Config, Fabric, Identity, Ptracer};
 use std::io::{BufRead, Write};

@@ -517,9 +517,8 @@ impl Worker {
                 continue;
             }
             // SAFETY: F1, W1, W4.
-            let started = unsafe {
-                (ucp.ucp_ep_flush_nbx)(end.endpoint.get(), &ffi::RequestParam::NONE)
-            };
+            let started =
+                unsafe { (ucp.ucp_ep_flush_nbx)(end.endpoint.get(), &ffi::RequestParam::NONE) };
             if let Started::UnderWay(request) = Started::of(started) {
                 requests.push(request);
             }

@@ -19,9 +19,9 @@ mod table;
 mod wait;
 
 pub(crate) use crate::peer::Slot;
+pub(crate) use agent::Far;
 #[cfg(test)]
 pub(crate) use join::PrivateExtents;
-pub(crate) use agent::Far;
 pub(crate) use join::{AgentWatch, Joined, NodeMember, join_domain, start_alone};
 pub(crate) use layout::{
     ClaimWord, EXTENTS, Entry, Layout, SEGMENTS_MAX, own_cpus, segment_id, segment_of,

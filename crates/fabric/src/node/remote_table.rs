@@ -191,7 +191,9 @@ impl RemoteTableWriter {
         if is_new {
             self.records.insert(peer, record);
             // ORDERING: Release pairs with `acquire` in `used`.
-            bytes.u64(USED).store(u64::from(next) + 1, Ordering::Release);
+            bytes
+                .u64(USED)
+                .store(u64::from(next) + 1, Ordering::Release);
         }
         true
     }

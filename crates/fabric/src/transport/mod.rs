@@ -248,6 +248,9 @@ pub trait Transport {
     fn waker(&self, _peer: PeerId) -> Option<sim::Waker> {
         None
     }
+    /// Called when this process is about to leave, and is still a member: returns when peers have
+    /// what it sent, or after some seconds. Frames that arrive meanwhile are dropped.
+    fn leave(&mut self) {}
     /// Yields the processor to others.
     fn yield_now(&mut self);
     /// Returns whether spinning would take the processor from the process that is waited for.
@@ -375,6 +378,9 @@ impl Transport for AnyTransport {
     }
     fn waker(&self, peer: PeerId) -> Option<sim::Waker> {
         forward!(self.waker(peer))
+    }
+    fn leave(&mut self) {
+        forward!(self.leave());
     }
     fn yield_now(&mut self) {
         forward!(self.yield_now());

@@ -136,6 +136,10 @@ impl Transport for Ordered {
         self.inner.waker(peer)
     }
 
+    fn leave(&mut self) {
+        self.inner.leave();
+    }
+
     fn yield_now(&mut self) {
         self.inner.yield_now();
     }

@@ -140,6 +140,10 @@ impl Transport for Spanning {
         })
     }
 
+    fn leave(&mut self) {
+        self.far.leave();
+    }
+
     fn yield_now(&mut self) {
         self.near.yield_now();
     }

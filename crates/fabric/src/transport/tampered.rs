@@ -148,6 +148,11 @@ impl Transport for Tampered {
     fn waker(&self, peer: PeerId) -> Option<super::sim::Waker> {
         self.inner().waker(peer)
     }
+
+    fn leave(&mut self) {
+        self.inner_mut().leave();
+    }
+
     fn yield_now(&mut self) {
         self.inner_mut().yield_now();
     }

@@ -23,9 +23,7 @@
 //!    A peer to which UCX finds no way is lost after [`UNREACHABLE`], if no agent says so before.
 
 use super::shm::BODY_MAX;
-use super::{
-    Caps, Change, Class, Incoming, Outgoing, Push, Rma, Sink, Sleep, Transport,
-};
+use super::{Caps, Change, Class, Incoming, Outgoing, Push, Rma, Sink, Sleep, Transport};
 use crate::node::{Far, NodeMember, State};
 use crate::{Error, PeerId};
 use samite_mem::OwnerProcess;
@@ -44,7 +42,7 @@ const EARLY_MAX: usize = 16 << 20;
 /// How long nothing has arrived from a peer whose loss is announced.
 const QUIET: Duration = Duration::from_millis(20);
 /// How long a process that leaves waits until others have what it sent.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER: Duration = Duration::from_secs(5);
 /// How long a peer may be unreachable.
 const UNREACHABLE: Duration = Duration::from_secs(5);
 
@@ -141,7 +139,8 @@ impl Head {
 
     fn decode(header: &[u8]) -> Option<(Head, &[u8])> {
         let (head, inline) = header.split_first_chunk::<HEAD>()?;
-        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let word =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let head = Head {
             domain: long(0),
@@ -320,7 +319,10 @@ impl Ends {
         };
         let Some((head, inline)) = decoded.filter(|(head, inline)| is_right(head, inline)) else {
             self.refused += 1;
-            tracing::debug!(refused = self.refused, "a frame that is not for this process");
+            tracing::debug!(
+                refused = self.refused,
+                "a frame that is not for this process"
+            );
             return true;
         };
         let (peer, incarnation) = (head.from, head.incarnation);
@@ -428,7 +430,9 @@ impl Transport for Ucx {
         ends.membership(sink);
         let mut delivered = 0;
         for _ in 0..ends.early.len() {
-            let Some(early) = ends.early.pop_front() else { break };
+            let Some(early) = ends.early.pop_front() else {
+                break;
+            };
             if ends.frame(&early.header, &early.body, sink) {
                 ends.early_bytes -= early.header.len() + early.body.len();
                 delivered += 1;
@@ -493,6 +497,10 @@ impl Transport for Ucx {
         None // `spanning` sleeps for both transports.
     }
 
+    fn leave(&mut self) {
+        self.say_goodbye();
+    }
+
     fn yield_now(&mut self) {
         std::thread::yield_now();
     }
@@ -510,8 +518,9 @@ impl Sink for Nobody {
     fn change(&mut self, _: Change) {}
 }
 
-impl Drop for Ucx {
-    fn drop(&mut self) {
+impl Ucx {
+    /// U3
+    fn say_goodbye(&mut self) {
         if !self.ends.owner.is_current() {
             return;
         }
@@ -589,9 +598,13 @@ impl Ucx {
         };
         let (head, body) = (head.encode(), &frame.body);
         let write = |to: &mut [u8]| body.copy_to(0, to);
-        let sent =
-            self.worker
-                .send(way, limit, &[&head, frame.inline], body.len() as usize, write);
+        let sent = self.worker.send(
+            way,
+            limit,
+            &[&head, frame.inline],
+            body.len() as usize,
+            write,
+        );
         match sent {
             Sent::Done => Push::Done,
             Sent::Full => Push::Full,

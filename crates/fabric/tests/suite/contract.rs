@@ -10,7 +10,11 @@ use std::time::Duration;
 
 /// Runs a case on so many nodes, if UCX is installed.
 fn on_hosts(hosts: u32, name: &str, case: contract::Case) {
-    if samite_testkit::require(name, samite_fabric::has_ucx(), "install libucx0: ci/packages.txt") {
+    if samite_testkit::require(
+        name,
+        samite_fabric::has_ucx(),
+        "install libucx0: ci/packages.txt",
+    ) {
         units(3).hosts(hosts).run(name, case);
     }
 }

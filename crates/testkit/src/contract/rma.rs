@@ -148,6 +148,8 @@ pub fn what_is_in_flight_to_a_lost_owner_ends(fabric: &Fabric, members: &[PeerId
     let may_be = |error: &Error| {
         matches!(error, Error::PeerLost { peer, .. } if *peer == leaver)
             || matches!(error, Error::NoSuchSegment { peer, .. } if *peer == leaver)
+            // It shuts the segment before it frees it.
+            || matches!(error, Error::WrongPhase { peer, .. } if *peer == leaver)
     };
     for round in 0..40u64 {
         match remote.put_nb(round * 4096, &pattern(round, 70_000)) {

@@ -196,7 +196,11 @@ pub(crate) fn join<T>(
             incarnation,
             owner: OwnerProcess::current(),
         };
-        match speak(socket.as_fd(), &Request::Confirm { address }, left.at_least(AGAIN)) {
+        match speak(
+            socket.as_fd(),
+            &Request::Confirm { address },
+            left.at_least(AGAIN),
+        ) {
             Ok((Answer::Done, _)) => return Ok((seat, mapped)),
             Ok((answer, _)) => return Err(fail(refused(answer))),
             // This process was stopped or starved for so long that the agent took the seat back.

@@ -28,8 +28,8 @@ mod service;
 mod slots;
 
 pub(crate) use book::Book;
-pub(crate) use client::Seat;
 pub(crate) use client::Memory;
+pub(crate) use client::Seat;
 pub use client::{facts, join_retrying, unit_ended};
 pub use control::{DomainFacts, domains};
 pub(crate) use extents::AgentExtents;

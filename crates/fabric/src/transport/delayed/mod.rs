@@ -248,6 +248,10 @@ impl Transport for Delayed {
         self.inner.waker(peer)
     }
 
+    fn leave(&mut self) {
+        self.inner.leave();
+    }
+
     fn yield_now(&mut self) {
         self.inner.yield_now();
     }

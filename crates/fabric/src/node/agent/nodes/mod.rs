@@ -21,9 +21,7 @@ mod greeting;
 pub use greeting::Secret;
 
 use super::node::Node;
-use crate::membership::{
-    Action, Config, Event, Link, Membership, NAME_MAX, NodeLife, Refusal,
-};
+use crate::membership::{Action, Config, Event, Link, Membership, NAME_MAX, NodeLife, Refusal};
 use crate::node::{Others, RemoteTableWriter, Slot, State};
 use crate::{Error, Result};
 use connection::{Connection, News};
@@ -357,6 +355,9 @@ impl Nodes {
         // What a unit that is dead has sent may still be on its way to nodes that do not know it.
         let linger = Duration::from_millis(2 * self.config.beat);
         for (slot, mut state, incarnation) in node.slots().published() {
+            if self.told.get(&slot) == Some(&(incarnation, State::Free)) {
+                continue;
+            }
             if state != State::Alive {
                 let ended = *self.ended.entry((slot, incarnation)).or_insert(now);
                 let was_told = self.told.contains_key(&slot);
@@ -387,10 +388,12 @@ impl Nodes {
             self.tell(event, due);
         }
         let told = &self.told;
-        self.ended.retain(|(slot, incarnation), _| {
-            told.get(slot)
-                .is_none_or(|(told, state)| told <= incarnation && *state != State::Free)
-        });
+        let is_over = |slot: &Slot, incarnation: u32| {
+            told.get(slot).is_some_and(|(told, state)| {
+                *told > incarnation || *told == incarnation && *state == State::Free
+            })
+        };
+        (self.ended).retain(|(slot, incarnation), _| !is_over(slot, *incarnation));
     }
 
     /// Tells the machine of an event, and carries out what it wants.
@@ -517,7 +520,9 @@ fn sentence(refusal: Refusal, network: &Network) -> String {
             format!("the agent at {head} is not the first one of its domain: join that one")
         }
         Refusal::NameTaken => {
-            format!("the domain has a node {name} already: give this one another name (--node NAME)")
+            format!(
+                "the domain has a node {name} already: give this one another name (--node NAME)"
+            )
         }
         Refusal::Full => format!("the domain of {head} is full"),
         Refusal::Ending => format!("the domain of {head} is ending"),
@@ -537,6 +542,10 @@ impl Node {
     /// Returns what other nodes are told of the unit in a slot, while it lives.
     fn said_of(&self, slot: Slot) -> Option<Vec<u8>> {
         let member = self.members().iter().find(|member| member.peer == slot)?;
-        Some(Others::encode(&member.identity, member.pid, &member.address))
+        Some(Others::encode(
+            &member.identity,
+            member.pid,
+            &member.address,
+        ))
     }
 }
