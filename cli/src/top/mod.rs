@@ -147,6 +147,7 @@ mod tests {
                 identity: Identity::by_hand(NAME),
                 pid: 2,
             }],
+            nodes: Vec::new(),
         };
         for facts in [Some(&facts), None] {
             let text = line_about(NAME, facts);

@@ -32,7 +32,7 @@ pub fn units(count: u32) -> Units {
         },
         before: None,
         services: Vec::new(),
-        hosts: 1,
+        hosts: hosts(),
         seed: None,
         timeout: Duration::from_secs(60),
     }
@@ -57,6 +57,17 @@ pub(crate) const HEAD: &str = "SAMITE_TEST_HEAD";
 /// Number of nodes on which the units behave as if they were, in tests that do not specify it:
 /// `cargo xtask test` runs suites again with [`Mask::nodes`] 2 and 3.
 const NODES: &str = "SAMITE_TEST_NODES";
+
+/// Number of nodes of a test that does not specify it, as for [`Units::hosts`].
+const HOSTS: &str = "SAMITE_TEST_HOSTS";
+
+fn hosts() -> u32 {
+    let hosts = std::env::var(HOSTS).ok();
+    hosts.map_or(1, |text| {
+        let hosts = text.parse();
+        hosts.unwrap_or_else(|_| panic!("{HOSTS} is \"{text}\", which is not a number"))
+    })
+}
 
 /// Returns `mask`, with the number of nodes for this run of the tests.
 fn on_nodes(mask: Mask) -> Mask {

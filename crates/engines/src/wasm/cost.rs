@@ -255,7 +255,11 @@ fn blocks_of(operator: &Operator<'_>) -> Result<u64, Refused> {
         | Operator::MemoryAtomicNotify { .. } => BLOCKS_MAX,
         Operator::DataDrop { .. } | Operator::TypedSelect { .. } => 0,
         other => match proposal_of(other) {
-            "mvp" | "sign_extension" | "saturating_float_to_int" | "simd" | "relaxed_simd"
+            "mvp"
+            | "sign_extension"
+            | "saturating_float_to_int"
+            | "simd"
+            | "relaxed_simd"
             | "threads" => 0,
             // What reads and writes tables, and refers to functions.
             _ => {

@@ -1,12 +1,12 @@
 //! What a module exports and imports, read without compiling it.
 
+use super::OWN_PAGES_MAX;
 use super::cost::{self, Cost, FEATURES, unreadable};
 use super::imports::MODULE;
-use super::OWN_PAGES_MAX;
 use crate::Refused;
 use wasmparser::{
-    CompositeInnerType, ExternalKind, FuncType, FuncValidatorAllocations, Import, MemoryType, Parser,
-    Payload, TypeRef, ValType, ValidPayload, Validator,
+    CompositeInnerType, ExternalKind, FuncType, FuncValidatorAllocations, Import, MemoryType,
+    Parser, Payload, TypeRef, ValType, ValidPayload, Validator,
 };
 
 /// A module that has been validated and may be compiled.
@@ -39,7 +39,9 @@ pub(super) fn known(code: &[u8]) -> Result<Known, Refused> {
     for payload in Parser::new(0).parse_all(code) {
         let payload = payload.map_err(unreadable)?;
         read.check_length(&payload)?;
-        if let ValidPayload::Func(function, body) = validator.payload(&payload).map_err(unreadable)? {
+        if let ValidPayload::Func(function, body) =
+            validator.payload(&payload).map_err(unreadable)?
+        {
             let mut function = function.into_validator(allocations);
             read.cost.add_function(&mut function, &body)?;
             allocations = function.into_allocations();
@@ -168,7 +170,8 @@ impl Read {
             .map(|(name, _)| name)
             .collect();
         let own_memory = || {
-            let text = "it has a memory of its own: import `samite.memory` (wasm-ld --import-memory)";
+            let text =
+                "it has a memory of its own: import `samite.memory` (wasm-ld --import-memory)";
             self.has_own_memory.then(|| Refused::Invalid(text.into()))
         };
         let own = self.refused.or_else(own_memory).map_or(Ok(self.own), Err);

@@ -14,7 +14,8 @@ fn figures_of_the_compiler() {
         (type $t (func)) (table 1 funcref)"#;
     let wasm = Wasm::new().unwrap();
     for (name, shape) in shapes() {
-        let code = |count: usize| wat::parse_str(format!("(module {head} {})", shape(count))).unwrap();
+        let code =
+            |count: usize| wat::parse_str(format!("(module {head} {})", shape(count))).unwrap();
         let fits = |count: usize| {
             let code = code(count);
             code.len() as u64 <= CODE_MAX && entries(&code).is_ok()
@@ -44,7 +45,13 @@ fn figures_of_the_compiler() {
         );
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    println!("{}", status.lines().find(|line| line.starts_with("VmHWM")).unwrap());
+    println!(
+        "{}",
+        status
+            .lines()
+            .find(|line| line.starts_with("VmHWM"))
+            .unwrap()
+    );
 }
 
 type Shape = (&'static str, Box<dyn Fn(usize) -> String>);
@@ -66,7 +73,9 @@ fn all(locals: usize, f: impl Fn(usize) -> String) -> String {
 
 /// Blocks in each other, and variables that are set inside, used behind.
 fn joins(locals: usize, blocks: usize) -> String {
-    let set = all(locals, |at| format!("(local.set {at} (i32.load offset={at} (i32.const 0)))"));
+    let set = all(locals, |at| {
+        format!("(local.set {at} (i32.load offset={at} (i32.const 0)))")
+    });
     let get = all(locals, |at| {
         format!("(i32.store offset={at} (i32.const 0) (local.get {at}))")
     });
@@ -80,7 +89,10 @@ fn nests(locals: usize, loops: usize, nests: usize) -> String {
     let set = all(locals, |at| {
         format!("(local.set {at} (i32.add (local.get {at}) (i32.const 1)))")
     });
-    let (begins, ends) = ("loop ".repeat(loops), "(br_if 0 (local.get 0)) end ".repeat(loops));
+    let (begins, ends) = (
+        "loop ".repeat(loops),
+        "(br_if 0 (local.get 0)) end ".repeat(loops),
+    );
     let (types, nest) = (" i32".repeat(locals), format!("{begins} {set} {ends}"));
     format!("(func (local{types}) {})", nest.repeat(nests))
 }
@@ -92,11 +104,31 @@ fn shapes() -> Vec<Shape> {
     vec![
         row("load", 1, "(local.set 0 (i32.load (local.get 0)))"),
         row("loads", 16, "(local.set 0 (i32.load (local.get 0)))"),
-        row("trunc", 1, "(local.set 2 (i32x4.trunc_sat_f64x2_u_zero (local.get 2)))"),
-        row("truncs", 16, "(local.set 2 (i32x4.trunc_sat_f64x2_u_zero (local.get 2)))"),
-        row("rmw", 16, "(local.set 0 (i32.atomic.rmw8.xor_u (local.get 0) (local.get 0)))"),
-        row("fill", 16, "(memory.fill (local.get 0) (local.get 0) (local.get 0))"),
-        row("copy", 16, "(memory.copy (local.get 0) (i32.load (i32.const 0)) (i32.const 128))"),
+        row(
+            "trunc",
+            1,
+            "(local.set 2 (i32x4.trunc_sat_f64x2_u_zero (local.get 2)))",
+        ),
+        row(
+            "truncs",
+            16,
+            "(local.set 2 (i32x4.trunc_sat_f64x2_u_zero (local.get 2)))",
+        ),
+        row(
+            "rmw",
+            16,
+            "(local.set 0 (i32.atomic.rmw8.xor_u (local.get 0) (local.get 0)))",
+        ),
+        row(
+            "fill",
+            16,
+            "(memory.fill (local.get 0) (local.get 0) (local.get 0))",
+        ),
+        row(
+            "copy",
+            16,
+            "(memory.copy (local.get 0) (i32.load (i32.const 0)) (i32.const 128))",
+        ),
         row("call", 1, "(drop (call $me))"),
         row("calls", 16, "(drop (call $me))"),
         row("indirect", 1, "(call_indirect (type $t) (local.get 0))"),
@@ -114,7 +146,9 @@ fn shapes() -> Vec<Shape> {
         shape("nests2000", |count| nests(2000, count, 1)),
         shape("nests100x3", |count| nests(100, 32, count).repeat(3)),
         shape("empty", |count| "(func)".repeat(count)),
-        shape("exported", |count| all(count, |at| format!("(func (export \"{at}\"))"))),
+        shape("exported", |count| {
+            all(count, |at| format!("(func (export \"{at}\"))"))
+        }),
         shape("wide", |count| {
             let of = format!("(param {})", "i32 ".repeat(128));
             all(count, |at| format!("(func (export \"{at}\") {of})"))

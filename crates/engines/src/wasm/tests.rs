@@ -317,16 +317,27 @@ fn functions_with_too_many_variables_and_blocks_are_refused() {
     ));
     // Values that wait on the stack live through all blocks.
     let waiting = "(i32.load (i32.const 0))".repeat(20_000);
-    let (blocks, drops) = ("(block (br_if 0 (i32.const 0)))".repeat(5_000), "drop ".repeat(20_000));
+    let (blocks, drops) = (
+        "(block (br_if 0 (i32.const 0)))".repeat(5_000),
+        "drop ".repeat(20_000),
+    );
     let memory = r#"(import "samite" "memory" (memory 1))"#;
-    refused(&format!("(module {memory} (func {waiting} {blocks} {drops}))"));
+    refused(&format!(
+        "(module {memory} (func {waiting} {blocks} {drops}))"
+    ));
 }
 
 #[test]
 fn functions_of_many_parameters_cost_what_they_take_the_compiler() {
-    let why = refusal(&format!("(module (type (func (param{}))))", " i32".repeat(1000)));
+    let why = refusal(&format!(
+        "(module (type (func (param{}))))",
+        " i32".repeat(1000)
+    ));
     assert!(why.contains("more than 128 parameters"), "{why}");
-    let why = refusal(&format!("(module (type (func (result{}))))", " i32".repeat(9)));
+    let why = refusal(&format!(
+        "(module (type (func (result{}))))",
+        " i32".repeat(9)
+    ));
     assert!(why.contains("8 results"), "{why}");
     // Each call of two bytes takes and returns eight values.
     let (eight, zeroes) = (" i32".repeat(8), "i32.const 0 ".repeat(8));
@@ -351,15 +362,23 @@ fn sections_with_too_many_items_are_refused() {
         ("(func)".repeat(4096), "functions"),
         ("(global i32 (i32.const 0))".repeat(4097), "globals"),
         (
-            format!("(table 1 funcref) (elem (i32.const 0) {})", "$f ".repeat(4097)),
+            format!(
+                "(table 1 funcref) (elem (i32.const 0) {})",
+                "$f ".repeat(4097)
+            ),
             "elements",
         ),
         (r#"(data "")"#.repeat(4097), "data segments"),
         (
-            (0..4097).map(|at| format!(r#"(export "e{at}" (func $f))"#)).collect(),
+            (0..4097)
+                .map(|at| format!(r#"(export "e{at}" (func $f))"#))
+                .collect(),
             "exports",
         ),
-        (r#"(import "samite" "me" (func (result i32)))"#.repeat(4097), "imports"),
+        (
+            r#"(import "samite" "me" (func (result i32)))"#.repeat(4097),
+            "imports",
+        ),
         // Each is a type of its own.
         (
             (0..4097_u32)
@@ -407,7 +426,10 @@ fn operators_that_are_not_offered_are_refused() {
     ] {
         refusal(&format!("(module {head} (func {body}))"));
     }
-    let (locals, sets) = (" i32".repeat(40_000), "(local.set 0 (i32.const 0))".repeat(1000));
+    let (locals, sets) = (
+        " i32".repeat(40_000),
+        "(local.set 0 (i32.const 0))".repeat(1000),
+    );
     let gets = "(drop (table.get 0 (i32.const 0)))".repeat(100_000);
     let why = refusal(&format!(
         "(module (table 1 funcref) (func (local{locals}) {gets} {sets}))"
@@ -467,7 +489,10 @@ fn a_thread_with_little_stack_runs_no_kernels() {
     const LITTLE: &str = "256 KiB of stack";
     let mut instance = instance("", &Grants::default());
     let code = wat::parse_str(format!("{HEAD} (i32.const 0)))")).unwrap();
-    let code = Wasm::new().unwrap().prepare(&code, &["run".into()]).unwrap();
+    let code = Wasm::new()
+        .unwrap()
+        .prepare(&code, &["run".into()])
+        .unwrap();
     let mut call = move |context: Box<Context>| instance.call(0, context, b"");
     let mut context = Box::new(Context::new(0, 1, Grants::default()));
     context.begin(patient(), 0, 0);
@@ -512,7 +537,10 @@ fn without_a_clock_no_kernel_runs_until_there_is_one() {
 #[test]
 fn a_fork_runs_no_kernel_with_an_engine_of_its_parent() {
     let code = wat::parse_str(format!("{HEAD} (i32.const 0)))")).unwrap();
-    let code = Wasm::new().unwrap().prepare(&code, &["run".into()]).unwrap();
+    let code = Wasm::new()
+        .unwrap()
+        .prepare(&code, &["run".into()])
+        .unwrap();
     let mut instance = code.instance(&Grants::default()).unwrap();
     let mut context = Context::new(0, 1, Grants::default());
     context.begin(patient(), 0, 0);

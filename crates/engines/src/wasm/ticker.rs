@@ -129,7 +129,10 @@ impl Ticker {
 
 impl Drop for Ticker {
     fn drop(&mut self) {
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let thread = self
+            .thread
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread {
             thread.unpark();
         }

@@ -235,7 +235,13 @@ mod tests {
 
     fn memory() -> Box<dyn LinearMemory> {
         let own = PAGE as usize;
-        let memory = Reserve.new_memory(MemoryType::new(1, Some(1)), own, Some(own), Some(SPACE), own);
+        let memory = Reserve.new_memory(
+            MemoryType::new(1, Some(1)),
+            own,
+            Some(own),
+            Some(SPACE),
+            own,
+        );
         memory.unwrap()
     }
 

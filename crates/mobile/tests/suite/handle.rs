@@ -75,7 +75,10 @@ fn ran_here(fabric: &Fabric, _: u32) -> Outcome {
     Ok(())
 }
 
-on_processes!(a_local_instance_is_not_used_after_a_failure, runs(1, ran_here));
+on_processes!(
+    a_local_instance_is_not_used_after_a_failure,
+    runs(1, ran_here)
+);
 
 /// Unit 1 computes: a call ends late, goes on all the same, and its answer harms no later call.
 fn late(name: &str, mask: Mask) {
