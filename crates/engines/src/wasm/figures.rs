@@ -4,8 +4,7 @@ use super::{CODE_MAX, Wasm, entries};
 use crate::Engine;
 use std::time::Instant;
 
-/// Prints what the largest modules of each shape that are accepted take the compiler. Release builds
-/// show what users see.
+/// Prints what the largest modules of each shape that are accepted take the compiler.
 #[test]
 #[ignore = "prints figures"]
 fn figures_of_the_compiler() {

@@ -57,8 +57,8 @@ pub const WINDOWS_MAX: u64 = 0xf000_0000;
 const PAGE: u64 = 64 << 10;
 /// Bytes of a kernel's stack.
 const STACK: usize = 128 << 10;
-/// What the stack of a thread must have left when a call begins: that of the kernel, and that of the
-/// functions which the kernel calls.
+/// What the stack of a thread must have left when a call begins: that of the kernel, and that of
+/// the functions which the kernel calls.
 const STACK_LEFT_MIN: usize = 256 << 10;
 
 /// The engine; see the module's documentation.

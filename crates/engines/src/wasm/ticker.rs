@@ -85,7 +85,8 @@ impl Ticker {
         self.owner.is_current()
     }
 
-    /// Called before each call. Returns whether the clock runs: if not, nothing would stop the call.
+    /// Called before each call. Returns whether the clock runs: if not, nothing would stop the
+    /// call.
     #[inline]
     pub(super) fn tick(&self) -> bool {
         // ORDERING: Relaxed: if it is set already, the thread has not yet parked after it (K1, K2).

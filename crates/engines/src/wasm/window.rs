@@ -1,11 +1,11 @@
 //! Granted segments in the linear memory of a kernel.
 //!
 //! # Invariants
-//! W1 The memory of a kernel is a [`Reserved`]: address space of [`SPACE`] bytes with a guard on both
-//!    sides, which belong to it until it is dropped. Its first bytes are accessible, and never move
-//!    and never grow: its maximum is its minimum. The rest is not accessible, but for windows. It
-//!    lives as long as its store; `map` is given its first byte, and a [`Private`] and the windows
-//!    are part of the data of that store.
+//! W1 The memory of a kernel is a [`Reserved`]: address space of [`SPACE`] bytes with a guard on
+//!    both sides, which belong to it until it is dropped. Its first bytes are accessible, and never
+//!    move and never grow: its maximum is its minimum. The rest is not accessible, but for windows.
+//!    It lives as long as its store; `map` is given its first byte, and a [`Private`] and the
+//!    windows are part of the data of that store.
 //! W2 Windows lie behind the private part and below 4 GiB, and do not overlap (`plan`). So they are
 //!    outside of the memory as WebAssembly knows it: its bulk operations (`memory.copy`,
 //!    `memory.fill`), which are functions of the host, and its data segments do not reach them.
