@@ -40,8 +40,8 @@ pub(crate) enum CapsuleCommand {
     Verify {
         /// The capsule
         file: PathBuf,
-        /// The public key of the signer, in hexadecimal, or the file of its secret key [default: any
-        /// signer, who is shown]
+        /// The public key of the signer, in hexadecimal, or the file of its secret key [default:
+        /// any signer, who is shown]
         #[arg(long)]
         key: Option<String>,
     },

@@ -33,6 +33,9 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/engines/src/native/host.rs",
     "crates/engines/src/native/run.rs",
     "crates/engines/src/wasm/window.rs",
+    "crates/ucx/src/ffi.rs",
+    "crates/ucx/src/signals.rs",
+    "crates/ucx/src/worker.rs",
     // Is compiled into kernels only, which run in a sandbox.
     "crates/mobile-macros/guest/prelude.rs",
 ];

@@ -178,8 +178,8 @@ fn what_is_packed_is_checked() {
     shown(at, &["capsule", "build", "a:kernel.wat", "-o", "y"]);
 }
 
-/// A kernel in C becomes WebAssembly, and with `--native` machine code as well; what clang refuses is
-/// shown with its place.
+/// A kernel in C becomes WebAssembly, and with `--native` machine code as well; what clang refuses
+/// is shown with its place.
 #[test]
 fn a_kernel_in_c_is_compiled() {
     let has_clang = std::process::Command::new(clang::PROGRAM)

@@ -1,5 +1,5 @@
-//! How clang compiles a kernel in C for each engine. `samite capsule build`, the bench and the tests
-//! use these flags, and `include/samite_kernel.h` names them.
+//! How clang compiles a kernel in C for each engine. `samite capsule build`, the bench and the
+//! tests use these flags, and `include/samite_kernel.h` names them.
 //!
 //! To them come `-I` and the folder of the header, the source, and `-o` and the output.
 

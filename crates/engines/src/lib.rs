@@ -23,7 +23,8 @@
 //!    the call, with the rights of the grant, and nothing else.
 //! E2 What another process writes meanwhile is never behind a reference: granted memory is copied,
 //!    accessed as atomics, or accessed by the compiled code of the kernel.
-//! E3 Every call of a sandboxed engine ends: by itself, or by its limit of time.
+//! E3 Every call of a sandboxed engine ends: by itself, or by its limit of time. Code that would
+//!    take its compiler too much is refused before it is compiled (`wasm/cost.rs`).
 //! E4 `unsafe` is in these files alone: `wasm/window.rs`, `native/run.rs`, `native/host.rs`,
 //!    `elf/load.rs`, `bitcode/ffi.rs`, `bitcode/module.rs`, `bitcode/link.rs`.
 //! E5 Machine code (`bitcode`, `elf`) is not sandboxed: E1 and E3 do not hold for it ([`native`]).

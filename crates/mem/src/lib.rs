@@ -84,6 +84,7 @@ pub mod ring;
 #[cfg(not(loom))]
 mod shared;
 mod size;
+#[cfg(not(loom))]
 mod stack;
 pub mod sync;
 #[cfg(not(loom))]

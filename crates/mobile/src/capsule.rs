@@ -252,8 +252,8 @@ impl Capsule {
     /// are the entries.
     ///
     /// # Errors
-    /// [`Error::Refused`] if it is no such module, [`Error::BadCapsule`] if it has no entry or is too
-    /// long.
+    /// [`Error::Refused`] if it is no such module, [`Error::BadCapsule`] if it has no entry or is
+    /// too long.
     #[cfg(feature = "wasm")]
     pub fn from_wasm(code: impl Into<Vec<u8>>) -> Result<Capsule, Error> {
         let code = code.into();

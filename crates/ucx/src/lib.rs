@@ -1,7 +1,7 @@
 //! A safe worker on UCX: messages to the workers of other processes, on other nodes.
 //!
-//! UCX is the library that clusters have for their networks: InfiniBand, RoCE, TCP and others. It is
-//! loaded at run time, so that a program that uses this crate is built and runs without it; then
+//! UCX is the library that clusters have for their networks: InfiniBand, RoCE, TCP and others. It
+//! is loaded at run time, so that a program that uses this crate is built and runs without it; then
 //! [`Worker::new`] says what to install.
 //!
 //! ```text
@@ -15,8 +15,8 @@
 //! one connection of TCP they do), so users must not rely on it.
 //!
 //! # Traps of UCX, and what is done about them
-//! * Its constructors install handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE: those that were there
-//!   are put back (`signals`).
+//! * Its constructors install handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE: those that were
+//!   there are put back (`signals`).
 //! * 1.13 leaks descriptors of deferred messages: nothing is deferred here.
 //! * With handling of peers' errors it does not use shared memory, which is not wanted here anyway:
 //!   workers of one node talk by other means.

@@ -507,8 +507,8 @@ impl Worker {
         self.closing.push(Closing { end, request });
     }
 
-    /// Waits until the other workers have what was sent to them, or are gone. Closing by force would
-    /// drop what UCX has accepted, and not yet given to the kernel.
+    /// Waits until the other workers have what was sent to them, or are gone. Closing by force
+    /// would drop what UCX has accepted, and not yet given to the kernel.
     fn flush(&mut self, until: Instant) {
         let ucp = self.ucp;
         let mut requests = Vec::new();

@@ -48,6 +48,7 @@ impl Bench {
     /// Prepares the context, as before each call.
     fn begin(&mut self) -> Box<Context> {
         let limits = Limits {
+            run: Duration::from_secs(20),
             time: Duration::from_secs(20),
             ..Limits::default()
         };

@@ -6,8 +6,8 @@
 //!
 //! # Files
 //! `layout` (of shared memory) · `table` (which processes are alive, as the agent publishes it) ·
-//! `others`, `remote_table` (the units of other nodes) · `join` (becoming a member) · `simulated` (members that are
-//! threads) · `wait` (what is published of a wait) · `agent/`
+//! `others`, `remote_table` (the units of other nodes) · `join` (becoming a member) · `simulated`
+//! (members that are threads) · `wait` (what is published of a wait) · `agent/`
 
 pub mod agent;
 mod join;

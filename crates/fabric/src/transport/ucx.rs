@@ -13,11 +13,11 @@
 //! # Invariants
 //! U1 A connection belongs to one pair of incarnations, and is opened at the first frame: a process
 //!    that talks to no other node has none.
-//! U2 Nothing is read from the network while frames wait here, so what waits is what one call of UCX
-//!    brought, and at most [`EARLY_MAX`] of lives that the agents have not reported yet.
-//! U3 A process that leaves says so to each peer that it has sent anything, and how much that was; it
-//!    waits until each of them has taken it, is lost, or [`LINGER`] is over. Without that, the end of
-//!    a connection could overtake what was sent on it.
+//! U2 Nothing is read from the network while frames wait here, so what waits is what one call of
+//!    UCX brought, and at most [`EARLY_MAX`] of lives that the agents have not reported yet.
+//! U3 A process that leaves says so to each peer that it has sent anything, and how much that was;
+//!    it waits until each of them has taken it, is lost, or [`LINGER`] is over. Without that, the
+//!    end of a connection could overtake what was sent on it.
 //! U4 The agents report who is lost. A loss is announced only when nothing has arrived from that
 //!    peer for [`QUIET`] (T4): what it sent before it died may be later than the news of its death.
 //!    A peer to which UCX finds no way is lost after [`UNREACHABLE`], if no agent says so before.

@@ -55,8 +55,8 @@ fn misused(fabric: &Fabric, unit: u32) -> Outcome {
 
 on_processes!(wrong_uses_are_refused, runs(2, misused));
 
-/// Code that the unit runs itself: what a call leaves in its memory, the next one finds, unless that
-/// call has failed.
+/// Code that the unit runs itself: what a call leaves in its memory, the next one finds, unless
+/// that call has failed.
 fn ran_here(fabric: &Fabric, _: u32) -> Outcome {
     let mobile = begin(fabric)?;
     let body = "(i32.store (i32.const 64) (i32.add (i32.load (i32.const 64)) (i32.const 1)))

@@ -139,8 +139,8 @@ pub(crate) struct Memory {
     pub(crate) far: Option<(OwnedFd, Far)>,
 }
 
-/// Asks for a seat; `map` turns the descriptors into what the process needs, and returns the address
-/// by which units of other nodes reach it. The process is a member when this returns.
+/// Asks for a seat; `map` turns the descriptors into what the process needs, and returns the
+/// address by which units of other nodes reach it. The process is a member when this returns.
 pub(crate) fn join<T>(
     domain: &str,
     identity: &Identity,

@@ -81,11 +81,11 @@ impl Failure {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// To become a peer. Answered by `Joined` with the descriptors of the arena, of the table of
-    /// peers and, in a domain of several nodes, of the table of other nodes' units; then the process sends `Confirm` on the same connection, and is a member when `Done`
-    /// arrives.
+    /// peers and, in a domain of several nodes, of the table of other nodes' units; then the
+    /// process sends `Confirm` on the same connection, and is a member when `Done` arrives.
     Join { identity: Identity, cpus: Cpus },
-    /// The answer to `Join` has arrived, and the arena is mapped. In a domain of several nodes, units
-    /// of other nodes reach this one by `address`.
+    /// The answer to `Join` has arrived, and the arena is mapped. In a domain of several nodes,
+    /// units of other nodes reach this one by `address`.
     Confirm { address: Vec<u8> },
     /// An extent of at least so many bytes.
     Extent {
