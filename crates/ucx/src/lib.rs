@@ -27,6 +27,8 @@
 //! * A peer that is stopped, or a link that is cut, is not noticed. [`Worker::is_broken`] says only
 //!   what UCX has noticed.
 
+#![deny(unsafe_code)]
+
 #[allow(unsafe_code, reason = "the functions of UCX")]
 mod ffi;
 #[allow(unsafe_code, reason = "puts signal handlers back")]
