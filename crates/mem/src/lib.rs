@@ -109,6 +109,7 @@ pub use shared::{Blocks, Origin, SharedBytes};
 pub use size::Bytes;
 #[cfg(not(loom))]
 pub use stack::stack_left;
+#[cfg(not(loom))]
 pub use sys::{OwnerProcess, PeerCredentials, enable_asymmetric_fences, peer_credentials};
 pub use waiters::{Waiter, Waiters};
 
