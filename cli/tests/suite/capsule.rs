@@ -64,8 +64,16 @@ fn a_capsule_is_built_signed_and_verified() {
         &["capsule", "verify", "two.capsule", "--key", key.trim()],
     );
     assert!(verified.contains(key.trim()), "{verified}");
-    let other = error(at, &["capsule", "verify", "two.capsule", "--key", "00"]);
-    assert!(other.contains("not by 00"), "{other}");
+    let of_file = shown(
+        at,
+        &["capsule", "verify", "two.capsule", "--key", "team.key"],
+    );
+    assert_eq!(of_file, verified);
+    let zeroes = "0".repeat(64);
+    for (key, says) in [("00", "is no public key"), (&zeroes, "not by 0000")] {
+        let other = error(at, &["capsule", "verify", "two.capsule", "--key", key]);
+        assert!(other.contains(says), "{other}");
+    }
     // The same code, with and without its signature, has the same name.
     let hash = |text: &str| text.split_whitespace().nth(1).map(str::to_owned);
     let inspected = shown(at, &["capsule", "inspect", "two.capsule"]);
@@ -87,6 +95,23 @@ fn what_is_no_capsule_or_kernel_is_refused() {
     let error_of = |words: &[&str]| error(at, words);
     let bad = error_of(&["capsule", "build", "text.wat", "-o", "x"]);
     assert!(bad.contains("text.wat"), "{bad}");
+    std::fs::write(at.join("good.wat"), KERNEL).expect("a file");
+    for (words, says) in [
+        (&["good.wat", "-o", "good.wat"][..], "is an input"),
+        (
+            &["good.wat", "-o", "x", "--entry", "nothign"],
+            "has no entry `nothign`",
+        ),
+        (
+            &["good.wat", "good.wat", "-o", "x"],
+            "two inputs for WebAssembly",
+        ),
+    ] {
+        let said = error_of(&[&["capsule", "build"], words].concat());
+        assert!(said.contains(says), "{said}");
+    }
+    let good = std::fs::read_to_string(at.join("good.wat")).expect("it is still there");
+    assert_eq!(good, KERNEL);
     let missing = error_of(&["capsule", "build", "none.wasm", "-o", "x"]);
     assert!(missing.contains("none.wasm"), "{missing}");
     let kind = error_of(&["capsule", "build", "text.txt", "-o", "x"]);

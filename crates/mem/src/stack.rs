@@ -65,6 +65,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "asks the system")]
     fn it_is_what_the_thread_was_given_and_shrinks() {
+        #[inline(never)]
         fn deeper() -> usize {
             let bytes = [1_u8; 64 << 10];
             std::hint::black_box(&bytes);

@@ -242,7 +242,7 @@ fn chunk_is_filtered(
     fabric: &Fabric,
     mobile: &Mobile,
     (dsm, elements): (&Dsm, u64),
-    are_mapped: bool,
+    is_mapped_elsewhere: bool,
 ) -> Outcome {
     let unit = mobile.unit();
     let members = fabric.job()?;
@@ -267,7 +267,7 @@ fn chunk_is_filtered(
             let right: Vec<u64> = all.filter(|number| *number > bound).collect();
             same!(found, right);
             // A chunk of at most 4 KiB comes with the guard.
-            let is_here = elements * 8 <= 4096 || !are_mapped;
+            let is_here = elements * 8 <= 4096 || !is_mapped_elsewhere;
             same!(mobile.counters().calls > before, is_here);
         }
         fabric.barrier(&members)?;
@@ -292,7 +292,7 @@ fn chunks(name: &str, way: usize) {
         // It comes with the guard; it has one part; it has several.
         [100, 10_000, 300_000]
             .into_iter()
-            .try_for_each(|elements| chunk_is_filtered(fabric, &mobile, (&dsm, elements), way == 0))
+            .try_for_each(|elements| chunk_is_filtered(fabric, &mobile, (&dsm, elements), way != 1))
     };
     let units = units(3).mask(WAYS[way].1).services(samite::services());
     units.run(name, body);

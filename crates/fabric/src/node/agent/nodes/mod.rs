@@ -355,22 +355,19 @@ impl Nodes {
         // What a unit that is dead has sent may still be on its way to nodes that do not know it.
         let linger = Duration::from_millis(2 * self.config.beat);
         for (slot, mut state, incarnation) in node.slots().published() {
-            if self.told.get(&slot) == Some(&(incarnation, State::Free)) {
+            let told = self.told.get(&slot).copied();
+            let was_told = told.is_some_and(|(told, _)| told == incarnation);
+            // A number that was promised, and not taken, is not mentioned, nor one that is free.
+            if state == State::Free && (!was_told || told == Some((incarnation, State::Free))) {
                 continue;
             }
             if state != State::Alive {
                 let ended = *self.ended.entry((slot, incarnation)).or_insert(now);
-                let was_told = self.told.contains_key(&slot);
-                if was_told && state == State::Free && now - ended < linger {
+                if state == State::Free && now - ended < linger {
                     state = State::Dead;
                 }
             }
-            if self.told.get(&slot) == Some(&(incarnation, state)) {
-                continue;
-            }
-            // A number that was promised, and not taken, is not mentioned.
-            let was_told = self.told.get(&slot).map(|(told, _)| *told);
-            if state == State::Free && was_told != Some(incarnation) {
+            if told == Some((incarnation, state)) {
                 continue;
             }
             let said = node.said_of(slot).unwrap_or_default();
