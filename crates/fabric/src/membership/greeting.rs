@@ -6,6 +6,9 @@ use super::links::{Holder, Line, Up};
 use super::message::{Message, Nonsense, VERSION};
 use super::{Action, Link, Membership, Refusal, send};
 
+/// Why a connection is closed to a head that has a node of this name: it may be gone soon.
+pub(crate) const NAME_TAKEN: &str = "a node of this name is connected";
+
 impl Membership {
     /// A connection of this agent is established: send the greeting.
     pub(super) fn connected(&mut self, link: Link) {
@@ -163,7 +166,10 @@ impl Membership {
     /// Handles a refusal. Only a refusal by the head ends anything; from others, it means that the
     /// connection is down.
     pub(super) fn was_refused(&mut self, link: Link, id: NodeId, refusal: Refusal) {
-        let why = "the other side refused";
+        let why = match refusal {
+            Refusal::NameTaken => NAME_TAKEN,
+            _ => "the other side refused",
+        };
         self.out.push(Action::Close { link, why });
         self.closed(link);
         if id != NodeId::HEAD {

@@ -91,6 +91,7 @@ mod nodes;
 mod tests;
 
 pub(crate) use event::{Action, Departure, Event, Link, Refusal};
+pub(crate) use greeting::NAME_TAKEN;
 pub(crate) use id::{NodeId, NodeLife};
 pub(crate) use message::MESSAGE_MAX;
 

@@ -21,7 +21,9 @@ mod greeting;
 pub use greeting::Secret;
 
 use super::node::Node;
-use crate::membership::{Action, Config, Event, Link, Membership, NAME_MAX, NodeLife, Refusal};
+use crate::membership::{
+    Action, Config, Event, Link, Membership, NAME_MAX, NAME_TAKEN, NodeLife, Refusal,
+};
 use crate::node::{Others, RemoteTableWriter, Slot, State};
 use crate::{Error, Result};
 use connection::{Connection, News};
@@ -98,6 +100,8 @@ pub(super) struct Nodes {
     start: Instant,
     ticked: Option<Instant>,
     config: Config,
+    /// Whether the first agent has a node of this name.
+    is_name_taken: bool,
     /// Set if this node cannot go on.
     over: Option<String>,
 }
@@ -168,6 +172,7 @@ impl Nodes {
             start: Instant::now(),
             ticked: None,
             config,
+            is_name_taken: false,
             over: None,
         };
         let life = nodes.wait_for_admission().map_err(fail)?;
@@ -433,6 +438,7 @@ impl Nodes {
                 }
             }
             Action::Close { link, why } => {
+                self.is_name_taken |= why == NAME_TAKEN;
                 tracing::debug!(?link, why, "a connection of two agents is closed");
                 if let Some(connection) = self.connections.get_mut(&link) {
                     connection.close();
@@ -472,9 +478,12 @@ impl Nodes {
             Action::HeadLost { finally } => {
                 let head = self.network.join.as_deref().unwrap_or_default();
                 if self.life.is_none() {
-                    self.over = Some(format!(
-                        "no agent answers at {head} (is it running, and is no firewall in between?)"
-                    ));
+                    self.over = Some(match self.is_name_taken {
+                        true => sentence(Refusal::NameTaken, &self.network),
+                        false => format!(
+                            "no agent answers at {head} (is it running, and is no firewall in between?)"
+                        ),
+                    });
                 }
                 tracing::warn!(head, finally, "the first agent of the domain is silent");
             }
