@@ -76,8 +76,9 @@ mod tests {
         let thread = std::thread::Builder::new().stack_size(512 << 10);
         let measured = thread.spawn(|| (stack_left(), deeper())).unwrap();
         let (left, deep) = measured.join().unwrap();
-        // The system may round the size up, and give a part to variables of threads.
-        assert!((256 << 10..1 << 20).contains(&left), "{left}");
+        // The system gives a part to variables of threads, and may reuse the stack of a thread that
+        // has ended, of up to four times the size asked for.
+        assert!((256 << 10..4 << 20).contains(&left), "{left}");
         assert!(deep + (64 << 10) <= left, "{deep}, {left}");
     }
 }
