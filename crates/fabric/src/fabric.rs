@@ -10,7 +10,7 @@ use crate::ops::Key;
 use crate::transport::delayed::Delayed;
 use crate::transport::shm::Shm;
 use crate::transport::spanning::Spanning;
-use crate::transport::ucx::{self, Ucx};
+use crate::transport::ucx::{Opened, Ucx};
 use crate::transport::{AnyTransport, Push, Transport};
 use crate::waiting::Waiting;
 use crate::wire::{frame, kind};
@@ -207,16 +207,20 @@ impl Fabric {
     pub fn join(domain: &str, identity: Identity, config: Config) -> Result<Fabric> {
         may_use_link(domain, &config)?;
         let prepare = |far: &Far| {
-            let (worker, address) = ucx::prepare(far)?;
-            Ok(((worker, far.clone()), address))
+            let opened = Opened::new(far).map_err(|error| Error::Join {
+                domain: domain.to_owned(),
+                why: error.to_string(),
+            })?;
+            let address = opened.address().to_vec();
+            Ok(((opened, far.domain), address))
         };
         let joined = node::join_domain(domain, &identity, &config, prepare)?;
         let Joined { seat, node, .. } = joined;
         let near = Shm::new(&node, Some(joined.watch));
         let transport = match joined.far {
             None => AnyTransport::Shm(Box::new(near)),
-            Some((worker, far)) => {
-                let far = Ucx::new(worker, &far, &node);
+            Some((opened, number)) => {
+                let far = Ucx::new(opened, number, &node);
                 AnyTransport::Spanning(Box::new(Spanning::new(near, far, &node)?))
             }
         };

@@ -14,8 +14,12 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
 
 pub(crate) type Status = i32;
+/// Major, minor, release.
+pub(crate) type Version = (u32, u32, u32);
 pub(crate) const OK: Status = 0;
 pub(crate) const IN_PROGRESS: Status = 1;
+pub(crate) const NO_RESOURCE: Status = -2;
+pub(crate) const NO_MEMORY: Status = -4;
 pub(crate) const BUSY: Status = -15;
 /// Pointers above this, as numbers, are statuses.
 const LAST: isize = -100;
@@ -242,14 +246,14 @@ const NAMES: [&str; 1] = ["libucp.so.0"];
 
 impl Ucp {
     /// Loads the library.
-    pub(crate) fn load() -> Result<(Ucp, (u32, u32, u32)), Error> {
+    pub(crate) fn load() -> Result<(Ucp, Version), Error> {
         let mut why = String::new();
         for name in NAMES {
             // SAFETY: the library's constructors read the environment and measure the machine; the
             // caller has set what must be set before (`environment`).
             match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) } {
                 Ok(library) => {
-                    let ucp = Ucp::of(library).map_err(|why| Error::Missing(why.into()))?;
+                    let ucp = Ucp::of(library).map_err(Error::Missing)?;
                     let (mut major, mut minor, mut release) = (0, 0, 0);
                     // SAFETY: F1; it writes three numbers.
                     unsafe { (ucp.ucp_get_version)(&mut major, &mut minor, &mut release) };

@@ -3,24 +3,26 @@
 //! # Invariants
 //! W1 UCX is called for a worker by one thread at a time: every call needs `&mut Worker`, or a
 //!    `&Worker` that is not shared (`Worker` is not `Sync`).
-//! W2 `shared` is a box whose address does not change, and it is freed after the worker is
-//!    destroyed: callbacks of UCX find it. They run inside of calls of UCX only, when no reference
-//!    to its content is held, and use cells.
+//! W2 `shared` comes from a box, and is freed after the worker is destroyed: callbacks of UCX find
+//!    it. They run inside of calls of UCX only, when no reference to its content is held, and use
+//!    cells. The box itself is not kept, for a box may not move while others have its address.
 //! W3 Header and body of a message belong to a [`Message`] that UCX has by its address, until the
 //!    callback, or the return of `ucp_am_send_nbx` without a request, gives it back.
-//! W4 An endpoint's box lives until UCX has closed it and nothing is under way on it.
+//! W4 An endpoint's [`End`] comes from a box, as `shared` does, and lives until UCX has closed it and
+//!    nothing is under way on it.
 //! W5 A fork has the memory of the worker, but neither its sockets nor its threads: it never calls
 //!    UCX, and leaks its copy.
 //! W6 Callbacks do not unwind: they allocate and copy only, and an allocation that fails aborts.
 
 use crate::Error;
-use crate::ffi::{self, Address, Context, Endpoint, Started, Status, Ucp};
+use crate::ffi::{self, Address, Context, Endpoint, Started, Status, Ucp, Version};
 use crate::signals::Handlers;
+use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::{CString, c_void};
-use std::ptr::{null, null_mut};
+use std::ptr::{NonNull, null, null_mut};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -58,7 +60,7 @@ pub struct EndpointId(u64);
 pub enum Sent {
     /// Accepted.
     Done,
-    /// Too much is under way: make progress and try again.
+    /// Too much is under way, or memory is short: make progress and try again.
     Full,
     /// The other worker is gone.
     Broken,
@@ -68,12 +70,12 @@ pub enum Sent {
 #[derive(Debug)]
 pub struct Worker {
     ucp: &'static Ucp,
-    version: (u32, u32, u32),
+    version: Version,
     context: *mut Context,
     worker: *mut ffi::Worker,
-    shared: Box<Shared>,
+    shared: NonNull<Shared>,
     address: Vec<u8>,
-    endpoints: Vec<(EndpointId, Box<End>)>,
+    endpoints: Vec<(EndpointId, NonNull<End>)>,
     closing: Vec<Closing>,
     next: u64,
     process: rustix::process::Pid,
@@ -88,10 +90,14 @@ impl std::fmt::Debug for Ucp {
     }
 }
 
-/// What the callbacks of arrivals fill.
+/// What callbacks fill.
 #[derive(Debug, Default)]
 struct Shared {
     inbox: RefCell<Inbox>,
+    /// Endpoints that are broken, and were not asked about yet.
+    broken: RefCell<Vec<EndpointId>>,
+    /// The worker ends: what arrives is dropped.
+    is_ending: Cell<bool>,
 }
 
 /// Messages that have arrived, one behind another.
@@ -100,13 +106,16 @@ struct Inbox {
     bytes: Vec<u8>,
     /// Where each begins, with the lengths of header and body.
     messages: VecDeque<(usize, usize, usize)>,
-    /// Those that could not be taken.
+    /// How many were taken out, and how many could not be put in.
+    taken: u64,
     refused: u64,
 }
 
 /// One end of a connection.
 #[derive(Debug)]
 struct End {
+    id: EndpointId,
+    shared: NonNull<Shared>,
     endpoint: Cell<*mut Endpoint>,
     under_way: Cell<u64>,
     /// Whether anything was sent.
@@ -118,7 +127,7 @@ struct End {
 /// An endpoint that is being closed.
 #[derive(Debug)]
 struct Closing {
-    end: Box<End>,
+    end: NonNull<End>,
     /// `None`: UCX has closed it.
     request: Option<*mut c_void>,
 }
@@ -126,14 +135,14 @@ struct Closing {
 /// A message that UCX has.
 struct Message {
     ucp: &'static Ucp,
-    end: *const End,
+    end: NonNull<End>,
     bytes: Vec<u8>,
     cost: u64,
 }
 
 /// Loads UCX, once in a process.
-fn library() -> Result<(&'static Ucp, (u32, u32, u32)), Error> {
-    static LOADED: OnceLock<Result<(Ucp, (u32, u32, u32)), Error>> = OnceLock::new();
+fn library() -> Result<(&'static Ucp, Version), Error> {
+    static LOADED: OnceLock<Result<(Ucp, Version), Error>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
         let _restored = Handlers::of_now();
         Ucp::load()
@@ -234,7 +243,7 @@ impl Worker {
             version,
             context,
             worker,
-            shared: Box::default(),
+            shared: leaked(Shared::default()),
             address: Vec::new(),
             endpoints: Vec::new(),
             closing: Vec::new(),
@@ -252,7 +261,7 @@ impl Worker {
             id: KIND,
             flags: ffi::AM_WHOLE_MSG,
             cb: arrived,
-            arg: (&raw const *self.shared).cast_mut().cast(),
+            arg: self.shared.as_ptr().cast(),
         };
         // SAFETY: F1, W2.
         check("ucp_worker_set_am_recv_handler", unsafe {
@@ -304,7 +313,7 @@ impl Worker {
 
     /// Prepares the descriptor for a sleep; returns false if there is something to do before.
     pub fn arm(&mut self) -> bool {
-        if !self.shared.inbox.borrow().messages.is_empty() {
+        if self.waiting() > 0 || !self.shared().broken.borrow().is_empty() {
             return false;
         }
         // SAFETY: W1.
@@ -318,7 +327,11 @@ impl Worker {
     /// # Errors
     /// [`Error::Failed`]: no network leads there, or the other worker has another version.
     pub fn connect(&mut self, address: &[u8]) -> Result<EndpointId, Error> {
-        let end = Box::new(End {
+        self.next += 1;
+        let id = EndpointId(self.next);
+        let end = leaked(End {
+            id,
+            shared: self.shared,
             endpoint: Cell::new(null_mut()),
             under_way: Cell::new(0),
             is_used: Cell::new(false),
@@ -340,7 +353,7 @@ impl Worker {
             address: aligned.as_ptr().cast(),
             err_mode: ffi::ERR_MODE_PEER,
             err_handler: lost,
-            err_arg: (&raw const *end).cast_mut().cast(),
+            err_arg: end.as_ptr().cast(),
             user_data: null_mut(),
             flags: 0,
             sockaddr: nobody,
@@ -353,27 +366,40 @@ impl Worker {
         };
         let mut endpoint = null_mut();
         // SAFETY: F1, W1, W4; the address is there during the call.
-        check("ucp_ep_create", unsafe {
+        let made = check("ucp_ep_create", unsafe {
             (self.ucp.ucp_ep_create)(self.worker, &params, &mut endpoint)
-        })?;
-        end.endpoint.set(endpoint);
-        self.next += 1;
-        let id = EndpointId(self.next);
+        });
+        if let Err(error) = made {
+            // SAFETY: W4: UCX has no endpoint that could report anything to it.
+            unsafe { free(end) };
+            return Err(error);
+        }
+        // SAFETY: W4.
+        unsafe { end.as_ref() }.endpoint.set(endpoint);
         self.endpoints.push((id, end));
         Ok(id)
     }
 
-    fn end(&self, id: EndpointId) -> Option<&End> {
-        let place = self
-            .endpoints
-            .binary_search_by_key(&id, |(id, _)| *id)
-            .ok()?;
-        Some(&self.endpoints[place].1)
+    fn shared(&self) -> &Shared {
+        // SAFETY: W2.
+        unsafe { self.shared.as_ref() }
     }
 
-    /// Returns whether UCX has noticed that the other worker is gone.
+    fn end(&self, id: EndpointId) -> Option<NonNull<End>> {
+        let place = self.endpoints.binary_search_by_key(&id, |(id, _)| *id);
+        Some(self.endpoints[place.ok()?].1)
+    }
+
+    /// Returns whether UCX has noticed that the other worker is gone, or has lost a message to it.
     pub fn is_broken(&self, id: EndpointId) -> bool {
-        self.end(id).is_none_or(|end| end.broken.get().is_some())
+        // SAFETY: W4.
+        let is_broken = |end: NonNull<End>| unsafe { end.as_ref() }.broken.get().is_some();
+        self.end(id).is_none_or(is_broken)
+    }
+
+    /// Returns an endpoint that [has broken](Worker::is_broken) and was not returned before.
+    pub fn next_broken(&mut self) -> Option<EndpointId> {
+        self.shared().broken.borrow_mut().pop()
     }
 
     /// Sends a message of a header of at most 1 KiB and a body, which `write` fills: at most
@@ -396,9 +422,11 @@ impl Worker {
             "{len} bytes"
         );
         let ucp = self.ucp;
-        let Some(end) = self.end(id).filter(|end| end.broken.get().is_none()) else {
+        let Some(at) = self.end(id).filter(|_| !self.is_broken(id)) else {
             return Sent::Broken;
         };
+        // SAFETY: W4.
+        let end = unsafe { at.as_ref() };
         let cost = len as u64 + ENTRY;
         if end.under_way.get() > limit {
             return Sent::Full;
@@ -411,7 +439,7 @@ impl Worker {
         write(&mut bytes[header_len..]);
         let message = Box::new(Message {
             ucp,
-            end,
+            end: at,
             bytes,
             cost,
         });
@@ -441,10 +469,9 @@ impl Worker {
         // SAFETY: W3: no callback follows.
         drop(unsafe { Box::from_raw(message) }.settled());
         match started {
+            Started::Failed(ffi::NO_RESOURCE | ffi::NO_MEMORY) => Sent::Full,
             Started::Failed(status) => {
-                if let Some(end) = self.end(id) {
-                    end.broken.set(Some(status));
-                }
+                end.breaks(status);
                 Sent::Broken
             }
             _ => Sent::Done,
@@ -466,14 +493,15 @@ impl Worker {
     pub fn next<R>(&mut self, take: impl FnOnce(&[u8], &[u8]) -> R) -> Option<R> {
         // Out of the cell: a panic of `take` loses this message only.
         let (bytes, (at, header, body)) = {
-            let mut inbox = self.shared.inbox.borrow_mut();
+            let mut inbox = self.shared().inbox.borrow_mut();
             let first = inbox.messages.pop_front()?;
+            inbox.taken += 1;
             (std::mem::take(&mut inbox.bytes), first)
         };
         let message = &bytes[at..at + header + body];
         let (header, body) = message.split_at(header);
         let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| take(header, body)));
-        let mut inbox = self.shared.inbox.borrow_mut();
+        let mut inbox = self.shared().inbox.borrow_mut();
         inbox.bytes = bytes;
         if inbox.messages.is_empty() {
             inbox.bytes.clear();
@@ -484,7 +512,12 @@ impl Worker {
 
     /// Returns how many messages wait.
     pub fn waiting(&self) -> usize {
-        self.shared.inbox.borrow().messages.len()
+        self.shared().inbox.borrow().messages.len()
+    }
+
+    /// Returns how many messages were ever [taken](Worker::next).
+    pub fn taken(&self) -> u64 {
+        self.shared().inbox.borrow().taken
     }
 
     /// Closes an endpoint: what is under way on it may be lost.
@@ -497,9 +530,10 @@ impl Worker {
             flags: ffi::CLOSE_FORCE,
             ..ffi::RequestParam::NONE
         };
+        // SAFETY: W4.
+        let endpoint = unsafe { end.as_ref() }.endpoint.get();
         // SAFETY: F1, W1; the endpoint is not used any more, and `end` stays (W4).
-        let started =
-            Started::of(unsafe { (self.ucp.ucp_ep_close_nbx)(end.endpoint.get(), &param) });
+        let started = Started::of(unsafe { (self.ucp.ucp_ep_close_nbx)(endpoint, &param) });
         let request = match started {
             Started::UnderWay(request) => Some(request),
             _ => None,
@@ -513,6 +547,8 @@ impl Worker {
         let ucp = self.ucp;
         let mut requests = Vec::new();
         for (_, end) in &self.endpoints {
+            // SAFETY: W4.
+            let end = unsafe { end.as_ref() };
             if !end.is_used.get() || end.broken.get().is_some() {
                 continue;
             }
@@ -524,7 +560,7 @@ impl Worker {
             }
         }
         while !requests.is_empty() && Instant::now() < until {
-            self.progress();
+            self.progress_or_sleep();
             requests.retain(|request| {
                 // SAFETY: it was not freed yet.
                 let status = unsafe { (ucp.ucp_request_check_status)(*request) };
@@ -542,6 +578,22 @@ impl Worker {
         }
     }
 
+    /// Lets UCX work; sleeps a little if there is nothing to do.
+    fn progress_or_sleep(&mut self) {
+        /// Not every end of a request makes the descriptor readable.
+        const AT_MOST: rustix::event::Timespec = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 5_000_000,
+        };
+        if self.progress() || !self.arm() {
+            return;
+        }
+        if let Ok(descriptor) = self.descriptor() {
+            let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];
+            let _ = rustix::event::poll(&mut fds, Some(&AT_MOST));
+        }
+    }
+
     /// Frees the endpoints that UCX has closed.
     fn bury(&mut self) {
         let ucp = self.ucp;
@@ -554,7 +606,14 @@ impl Worker {
                     closing.request = None;
                 }
             }
-            closing.request.is_some() || closing.end.under_way.get() > 0
+            // SAFETY: W4.
+            let is_under_way = unsafe { closing.end.as_ref() }.under_way.get() > 0;
+            let is_needed = closing.request.is_some() || is_under_way;
+            if !is_needed {
+                // SAFETY: W4: UCX does not have it any more.
+                unsafe { free(closing.end) };
+            }
+            is_needed
         });
     }
 }
@@ -562,29 +621,50 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if self.process != rustix::process::getpid() {
-            // W5.
-            std::mem::forget(std::mem::take(&mut self.shared));
-            std::mem::forget(std::mem::take(&mut self.endpoints));
-            std::mem::forget(std::mem::take(&mut self.closing));
-            return;
+            return; // W5: `shared` and all ends stay.
         }
+        self.shared().is_ending.set(true);
+        while self.next(|_, _| ()).is_some() {}
         self.flush(Instant::now() + LINGER);
         let ids: Vec<EndpointId> = self.endpoints.iter().map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.close(id));
         let until = Instant::now() + CLOSING;
         while !self.closing.is_empty() && Instant::now() < until {
-            self.progress();
+            self.progress_or_sleep();
         }
         if !self.closing.is_empty() {
-            // It may not be destroyed, so it stays (W2, W4).
-            std::mem::forget(std::mem::take(&mut self.shared));
-            std::mem::forget(std::mem::take(&mut self.closing));
-            return;
+            return; // It may not be destroyed, so what it has stays, too (W2, W4).
         }
-        // SAFETY: W1; no endpoint is left.
+        // SAFETY: W1, W2; no endpoint is left, and no callback follows.
         unsafe {
             (self.ucp.ucp_worker_destroy)(self.worker);
             (self.ucp.ucp_cleanup)(self.context);
+            free(self.shared);
+        }
+    }
+}
+
+/// Moves a value to memory that [`free`] frees.
+fn leaked<T>(value: T) -> NonNull<T> {
+    NonNull::from(Box::leak(Box::new(value)))
+}
+
+/// Frees what was [`leaked`].
+///
+/// # Safety
+/// Nobody uses it any more.
+unsafe fn free<T>(leaked: NonNull<T>) {
+    // SAFETY: it comes from a box.
+    drop(unsafe { Box::from_raw(leaked.as_ptr()) });
+}
+
+impl End {
+    /// Remembers why nothing more can be sent.
+    fn breaks(&self, status: Status) {
+        if self.broken.replace(Some(status)).is_none() {
+            // SAFETY: W2.
+            let shared = unsafe { self.shared.as_ref() };
+            shared.broken.borrow_mut().push(self.id);
         }
     }
 }
@@ -593,7 +673,7 @@ impl Message {
     /// It is no longer under way.
     fn settled(self: Box<Message>) -> Box<Message> {
         // SAFETY: W4.
-        let end = unsafe { &*self.end };
+        let end = unsafe { self.end.as_ref() };
         end.under_way
             .set(end.under_way.get().saturating_sub(self.cost));
         self
@@ -601,9 +681,13 @@ impl Message {
 }
 
 /// A message has left, or never will.
-unsafe extern "C" fn sent(request: *mut c_void, _: Status, message: *mut c_void) {
+unsafe extern "C" fn sent(request: *mut c_void, status: Status, message: *mut c_void) {
     // SAFETY: W3.
     let message = unsafe { Box::from_raw(message.cast::<Message>()) }.settled();
+    if status != ffi::OK {
+        // SAFETY: W4.
+        unsafe { message.end.as_ref() }.breaks(status);
+    }
     // SAFETY: UCX allows it here, and does not use the request any more.
     unsafe { (message.ucp.ucp_request_free)(request) };
 }
@@ -612,7 +696,7 @@ unsafe extern "C" fn sent(request: *mut c_void, _: Status, message: *mut c_void)
 unsafe extern "C" fn lost(end: *mut c_void, _: *mut Endpoint, status: Status) {
     // SAFETY: W4.
     let end = unsafe { &*end.cast_const().cast::<End>() };
-    end.broken.set(Some(status));
+    end.breaks(status);
 }
 
 /// A message has arrived.
@@ -626,6 +710,9 @@ unsafe extern "C" fn arrived(
 ) -> Status {
     // SAFETY: W2.
     let shared = unsafe { &*shared.cast_const().cast::<Shared>() };
+    if shared.is_ending.get() {
+        return ffi::OK;
+    }
     let Ok(mut inbox) = shared.inbox.try_borrow_mut() else {
         return ffi::OK; // W2: this does not happen.
     };

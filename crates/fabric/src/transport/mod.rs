@@ -36,6 +36,7 @@
 //!    however many there are.
 
 pub(crate) mod delayed;
+mod lives;
 pub(crate) mod ordered;
 pub mod rma;
 pub mod shm;

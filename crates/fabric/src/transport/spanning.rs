@@ -41,7 +41,7 @@ pub(crate) struct Spanning {
 
 impl Spanning {
     pub(crate) fn new(near: Shm, far: Ucx, node: &NodeMember) -> Result<Spanning, Error> {
-        let descriptor = Arc::new(far.descriptor()?);
+        let descriptor = far.descriptor();
         let far = AnyTransport::Ucx(Box::new(far));
         Ok(Spanning {
             near,

@@ -34,13 +34,12 @@ impl Way {
 const ONE: u32 = 4;
 /// Each way is tried so often before one is chosen: the first time includes what happens once.
 const TRIALS: u32 = 4;
-/// A way that was not chosen is tried again after so many operations, or more if it is so slow that
-/// it would cost more than one in [`SPARED`] of all time.
-const AGAIN: u32 = 1024;
-/// One of so many operations is timed once a way is chosen, or fewer by the same rule.
+/// One of so many operations is timed once a way is chosen, or fewer if the clock would cost more
+/// than one in [`SPARED`] of all time. Another way is tried after so many, or more by the same rule:
+/// ways that cost about the same are compared often.
 const TIMED: u32 = 32;
 const TIMED_LEAST: u32 = 4096;
-/// The share of time that is spent on each kind of measurement.
+/// The share of time that is lost to each kind of measurement.
 const SPARED: f64 = 400.0;
 /// What it costs to time an operation, in nanoseconds.
 const CLOCK: f64 = 100.0;
@@ -141,7 +140,7 @@ impl Auto {
         let best = cheapest(of_size);
         let cost = |way: usize| of_size.seen[way].cost.max(1.0);
         let times_slower = (cost(of_size.next) / cost(best)).min(SLOWEST);
-        if of_size.since < AGAIN.max((times_slower * SPARED) as u32) {
+        if of_size.since < TIMED.max(((times_slower - 1.0) * SPARED) as u32) {
             let timed = ((CLOCK * SPARED / cost(best)) as u32).clamp(TIMED, TIMED_LEAST);
             of_size.since += timed;
             // ORDERING: Relaxed, as above.

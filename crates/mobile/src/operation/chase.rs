@@ -95,9 +95,16 @@ impl Table {
     /// # Errors
     /// As [`Table::chase`].
     #[inline]
-    pub fn chase_auto(&self, depth: u64, address: u64) -> Result<u64> {
-        if depth <= SHORT && self.shards.are_near() {
-            return self.by_gets(depth, address);
+    pub fn chase_auto(&self, mut depth: u64, mut address: u64) -> Result<u64> {
+        if depth <= SHORT {
+            while depth > 0
+                && let Some(loads) = self.shards.loads(address)?
+            {
+                (depth, address) = loads.chase(depth, address)?;
+            }
+            if depth == 0 {
+                return Ok(address);
+            }
         }
         self.forms.run(depth, |way| self.chase(way, depth, address))
     }

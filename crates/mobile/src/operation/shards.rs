@@ -44,8 +44,6 @@ struct Inner {
     grant: u8,
     words: u64,
     remotes: Vec<Remote>,
-    /// Whether a get from any of them is a load.
-    are_near: bool,
 }
 
 impl Shards {
@@ -92,7 +90,6 @@ impl Shards {
         let remotes = keys.iter().map(|key| mobile.fabric().attach(*key));
         let remotes: Vec<Remote> = remotes.collect::<Result<_, _>>()?;
         Ok(Shards(Arc::new(Inner {
-            are_near: remotes.iter().all(is_near),
             remotes,
             mobile: mobile.clone(),
             first,
@@ -260,12 +257,6 @@ impl Shards {
     #[inline]
     pub(super) fn is_near(&self, shard: usize) -> bool {
         is_near(&self.0.remotes[shard])
-    }
-
-    /// Returns whether a get from any shard is a load.
-    #[inline]
-    pub(super) fn are_near(&self) -> bool {
-        self.0.are_near
     }
 
     /// Returns how many words fit behind `bytes` in a payload to a shard, or in its reply.

@@ -33,6 +33,7 @@ mod tests;
 
 pub use scenario::Scenario;
 
+use super::lives::{Life, life_of};
 use super::{
     Caps, Change, Clock, NotStarted, Outgoing, Push, RawFrame, Registration, RemoteKey, Rma,
     RmaVerb, Sink, Sleep, Transport,
@@ -350,24 +351,21 @@ impl Sim {
     /// Delivers a frame; announces its sender first.
     fn frame(&mut self, frame: Parcel, sink: &mut impl Sink) {
         let (peer, incarnation) = frame.life;
-        let is_known = |known: &Known| !known.is_lost && known.incarnation == incarnation;
-        if !self.known.get(&peer).is_some_and(is_known) {
+        let announced = |sim: &Sim| {
+            let known = sim.known.get(&peer)?;
+            Some((known.incarnation, known.is_lost))
+        };
+        if announced(self) != Some((incarnation, false)) {
             self.look_at(peer, sink);
-            let told = self
-                .standing(peer)
-                .map_or(0, |(_, incarnation)| incarnation);
-            match self.known.get(&peer) {
-                Some(known) if is_known(known) => {}
-                // The frame is from an earlier life.
-                Some(known) if known.incarnation >= incarnation => return,
-                _ if told > incarnation => return,
-                Some(Known { is_lost: false, .. }) => return self.early.push(frame),
-                _ if told < incarnation => return self.early.push(frame),
-                // The peer joined, sent and left: its loss is announced after its last frame.
-                _ => {
+            let told = self.standing(peer).map(|(_, incarnation)| incarnation);
+            match life_of(incarnation, announced(self), told) {
+                Life::Known => {}
+                Life::Past => return,
+                Life::NotYet => return self.early.push(frame),
+                Life::Over => {
                     self.announce(peer, sink);
-                    self.epoch_seen = None;
-                    if !self.known.get(&peer).is_some_and(is_known) {
+                    self.epoch_seen = None; // Its loss follows its last frame.
+                    if announced(self) != Some((incarnation, false)) {
                         return; // Nobody knows any more who it was.
                     }
                 }
