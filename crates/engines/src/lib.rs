@@ -139,4 +139,9 @@ pub trait Instance: Send {
         context: Box<Context>,
         payload: &[u8],
     ) -> (Box<Context>, Result<(), Trap>);
+
+    /// Returns how many bytes of memory it has for itself; 0 if that is not known.
+    fn memory(&self) -> u64 {
+        0
+    }
 }

@@ -15,20 +15,17 @@ thread_local! {
 
 /// Returns how many bytes of the stack of this thread are left below the caller, without its guard.
 /// That of a main thread grows up to the limit which the process had when this was called first.
-/// Returns 0 if it is not known: the system does not say it, or the caller runs on a stack that is
-/// not the thread's own.
+/// Returns `None` if it is not known: the system does not say it, or the caller runs on a stack
+/// that is not the thread's own.
 #[inline]
-pub fn stack_left() -> usize {
+pub fn stack_left() -> Option<usize> {
     let mark = 0_u8;
     let here = (&raw const *std::hint::black_box(&mark)).addr();
     let (mut lowest, mut end) = STACK.get();
     if end == 0 {
         (lowest, end) = measured();
     }
-    match (lowest..end).contains(&here) {
-        true => here - lowest,
-        false => 0,
-    }
+    (lowest..end).contains(&here).then(|| here - lowest)
 }
 
 #[cold]
@@ -66,7 +63,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "asks the system")]
     fn it_is_what_the_thread_was_given_and_shrinks() {
         #[inline(never)]
-        fn deeper() -> usize {
+        fn deeper() -> Option<usize> {
             let bytes = [1_u8; 64 << 10];
             std::hint::black_box(&bytes);
             let left = stack_left();
@@ -76,6 +73,7 @@ mod tests {
         let thread = std::thread::Builder::new().stack_size(512 << 10);
         let measured = thread.spawn(|| (stack_left(), deeper())).unwrap();
         let (left, deep) = measured.join().unwrap();
+        let (left, deep) = (left.unwrap(), deep.unwrap());
         // The system gives a part to variables of threads, and may reuse the stack of a thread that
         // has ended, of up to four times the size asked for.
         assert!((256 << 10..4 << 20).contains(&left), "{left}");

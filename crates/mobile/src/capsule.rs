@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   "samitec1"                                        magic and version
-//!   u8 entries, then each: u8 length, name            what can be called, by number; printable
-//!                                                     ASCII
+//!   u8 entries, then each: u8 length, name            what can be called, by number: different
+//!                                                     names of printable ASCII
 //!   u8 parts, then each: u8 kind, u8 processor,       processor: 0 any, 1 x86-64, 2 aarch64
 //!                        u16 producer, u32 length     producer: major version of LLVM, else 0
-//!   the bytes of each part, in the same order
+//!   the bytes of each part, in the same order         of a function: its name, up to 255 bytes of
+//!                                                     printable ASCII
 //!   [ "samites1", public key 32, signature 64 ]       of the hash; the hash does not cover it
 //! ```
 //! Numbers are little-endian. The name of a capsule is the BLAKE3 hash of everything but the
@@ -24,6 +25,8 @@ use std::sync::Arc;
 pub const CAPSULE_MAX: u64 = 4 << 20;
 /// The most entries.
 pub(crate) const ENTRIES_MAX: usize = 64;
+/// Longest name of a function, in bytes.
+pub(crate) const FUNCTION_MAX: usize = 255;
 /// The most parts.
 pub(crate) const PARTS_MAX: usize = 8;
 
@@ -309,6 +312,21 @@ impl Capsule {
                 "its entry `{name}` is not named in printable ASCII"
             ));
         }
+        let mut names: Vec<&String> = entries.iter().collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return bad(format!("it has two entries `{}`", pair[0]));
+        }
+        let functions = parts.iter().filter(|part| part.kind == Kind::Function);
+        for part in functions {
+            let name = &bytes[part.range.clone()];
+            let is_name = name.iter().all(|byte| matches!(byte, b' '..=b'~'));
+            if name.len() > FUNCTION_MAX || !is_name {
+                return bad(format!(
+                    "a function is not named by up to {FUNCTION_MAX} characters of printable ASCII"
+                ));
+            }
+        }
         let end = reader.at;
         let hash = Hash(*blake3::hash(&bytes[..end]).as_bytes());
         let signer = match bytes.len() - end {
@@ -495,6 +513,23 @@ mod tests {
             let end = bytes.len();
             bytes[end - 1 - at] ^= 1;
             assert!(Capsule::decode(&bytes).is_err(), "byte {at} from the end");
+        }
+    }
+
+    #[test]
+    fn names_are_different_and_short() {
+        let twice = Capsule::builder(["run", "then", "run"])
+            .wasm(*b"\0asm")
+            .build();
+        let why = twice.unwrap_err().to_string();
+        assert!(why.contains("two entries `run`"), "{why}");
+        for (name, is_name) in [
+            ("f".repeat(FUNCTION_MAX), true),
+            ("f".repeat(FUNCTION_MAX + 1), false),
+            ("\u{1b}[2J".to_owned(), false),
+        ] {
+            let capsule = Capsule::of_function(&name, ["run"]);
+            assert_eq!(capsule.is_ok(), is_name, "{name:?}");
         }
     }
 

@@ -37,7 +37,7 @@ const HAS_INPUT: u16 = 8;
 /// The most units of a path.
 pub(crate) const PATH_MAX: usize = 16;
 /// Longest text of a failure.
-const TEXT_MAX: usize = 512;
+pub(crate) const TEXT_MAX: usize = 512;
 
 /// The head of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

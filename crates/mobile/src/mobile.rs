@@ -170,13 +170,15 @@ impl Mobile {
         let is_it = |grant: &Grant| {
             (grant.bytes.address(), grant.bytes.len()) == (bytes.address(), bytes.len())
         };
-        let is_granted = self.with(|work| {
+        self.with(|work| {
             let mut grants = work.grants.iter();
-            grants.any(|(at, grant)| at == number && is_it(grant))
+            let is_granted = grants.any(|(at, grant)| at == number && is_it(grant));
+            drop(grants);
+            if is_granted {
+                work.grants = work.grants.with(number, None);
+                work.forget_grants();
+            }
         });
-        if is_granted {
-            self.revoke(number);
-        }
     }
 
     /// Makes functions of this program known under a name, for capsules that name it. Any unit of

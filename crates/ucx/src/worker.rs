@@ -8,8 +8,8 @@
 //!    cells. The box itself is not kept, for a box may not move while others have its address.
 //! W3 Header and body of a message belong to a [`Message`] that UCX has by its address, until the
 //!    callback, or the return of `ucp_am_send_nbx` without a request, gives it back.
-//! W4 An endpoint's [`End`] comes from a box, as `shared` does, and lives until UCX has closed it and
-//!    nothing is under way on it.
+//! W4 An endpoint's [`End`] comes from a box, as `shared` does, and lives until UCX has closed it
+//!    and nothing is under way on it.
 //! W5 A fork has the memory of the worker, but neither its sockets nor its threads: it never calls
 //!    UCX, and leaks its copy.
 //! W6 Callbacks do not unwind: they allocate and copy only, and an allocation that fails aborts.

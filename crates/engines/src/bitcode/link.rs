@@ -12,6 +12,7 @@ use super::ffi::{
 };
 use crate::Refused;
 use crate::native::{Entry, Prepared, host};
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, mpsc};
@@ -160,6 +161,8 @@ fn lookup(
     if names.is_empty() {
         return Ok(Vec::new());
     }
+    // The linker expects each name once.
+    let names: BTreeSet<&String> = names.iter().collect();
     let mut wanted = Vec::new();
     for name in names {
         let c_name = CString::new(name.as_str()).map_err(|_| Refused::Entry(name.clone()))?;

@@ -94,7 +94,6 @@ impl Wasm {
         // Windows lie in the address space behind the memory (`window`).
         config.memory_reservation(window::SPACE as u64);
         config.memory_may_move(false);
-        config.with_host_memory(Arc::new(window::Reserve));
         let none = |error: wasmtime::Error| {
             Refused::NoEngine(format!("WebAssembly cannot be compiled here: {error:#}"))
         };
@@ -176,6 +175,7 @@ impl Prepared {
             .collect::<wasmtime::Result<_>>()?;
         Ok(Running {
             payload: own,
+            memory: u64::from(pages) * PAGE,
             entries,
             ticker: self.wasm.ticker.clone(),
             store,
@@ -200,8 +200,12 @@ impl Code for Prepared {
 #[inline]
 fn may_run(ticker: &Ticker) -> Result<(), &'static str> {
     // wasmtime puts the stack of a kernel below the caller, and does not look where that ends.
-    if samite_mem::stack_left() < STACK_LEFT_MIN {
-        return Err("the thread that runs kernels here has less than 256 KiB of stack left");
+    match samite_mem::stack_left() {
+        Some(left) if left >= STACK_LEFT_MIN => {}
+        Some(_) => {
+            return Err("the thread that runs kernels here has less than 256 KiB of stack left");
+        }
+        None => return Err("it is not known how much stack the thread that runs kernels here has"),
     }
     match ticker.tick() {
         true => Ok(()),
@@ -217,10 +221,16 @@ struct Running {
     entries: Vec<TypedFunc<(u32, u32), i32>>,
     /// Where the payload of a call lies.
     payload: u64,
+    /// Bytes of memory, without windows.
+    memory: u64,
     ticker: Arc<Ticker>,
 }
 
 impl Instance for Running {
+    fn memory(&self) -> u64 {
+        self.memory
+    }
+
     #[inline]
     fn call(
         &mut self,

@@ -140,7 +140,7 @@ impl Drop for Ticker {
     }
 }
 
-/// Ticks until no call has begun for a while, then parks once.
+/// Ticks until no call has begun for a while, then parks until one does.
 fn run(engine: &Engine, words: &Arc<Words>) {
     let mut idle = 0;
     while idle < IDLE {
@@ -159,7 +159,7 @@ fn run(engine: &Engine, words: &Arc<Words>) {
     }
     // ORDERING: SeqCst: K1.
     words.parked.store(true, SeqCst);
-    if !words.wanted.load(SeqCst) {
+    while !words.wanted.load(SeqCst) && Arc::strong_count(words) > 1 {
         std::thread::park_timeout(Duration::from_secs(1));
     }
     // ORDERING: SeqCst: K1.

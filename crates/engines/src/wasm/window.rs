@@ -1,11 +1,12 @@
 //! Granted segments in the linear memory of a kernel.
 //!
 //! # Invariants
-//! W1 The memory of a kernel is a [`Reserved`]: address space of [`SPACE`] bytes with a guard on
-//!    both sides, which belong to it until it is dropped. Its first bytes are accessible, and never
-//!    move and never grow: its maximum is its minimum. The rest is not accessible, but for windows.
-//!    It lives as long as its store; `map` is given its first byte, and a [`Private`] and the
-//!    windows are part of the data of that store.
+//! W1 wasmtime makes the memory of a kernel: [`SPACE`] bytes of address space, with guards, that
+//!    belong to it until its store is dropped. The engine is configured so (`memory_reservation`,
+//!    `memory_may_move`), and compiled code relies on it, too: it does not check addresses. The
+//!    first bytes are accessible, and never move and never grow: the maximum is the minimum. The
+//!    rest is not accessible, but for windows. `map` is given the first byte, and a [`Private`] and
+//!    the windows are part of the data of that store. A test looks at the mappings of the process.
 //! W2 Windows lie behind the private part and below 4 GiB, and do not overlap (`plan`). So they are
 //!    outside of the memory as WebAssembly knows it: its bulk operations (`memory.copy`,
 //!    `memory.fill`), which are functions of the host, and its data segments do not reach them.
@@ -26,87 +27,9 @@ use crate::{Grants, Rights};
 use rustix::mm::{MapFlags, ProtFlags};
 use samite_mem::SharedBytes;
 use std::ffi::c_void;
-use std::ptr::null_mut;
-use wasmtime::{LinearMemory, MemoryCreator, MemoryType};
 
 /// The address space of a memory: all that an address of 32 bits can name.
 pub(super) const SPACE: usize = 1 << 32;
-
-/// Makes the memory of kernels.
-pub(super) struct Reserve;
-
-/// The memory of a kernel (W1).
-struct Reserved {
-    base: *mut u8,
-    own: usize,
-    guard: usize,
-}
-
-// SAFETY: W1, W3: a number and an address, which may be used from any thread.
-unsafe impl Send for Reserved {}
-// SAFETY: as above; a shared reference only returns them.
-unsafe impl Sync for Reserved {}
-
-// SAFETY: W1: the memory is zeroes, all of what wasmtime asks for is reserved, with the guard, and
-// it belongs to the returned value alone.
-unsafe impl MemoryCreator for Reserve {
-    fn new_memory(
-        &self,
-        _: MemoryType,
-        minimum: usize,
-        maximum: Option<usize>,
-        reserved: Option<usize>,
-        guard: usize,
-    ) -> Result<Box<dyn LinearMemory>, String> {
-        if maximum != Some(minimum) || minimum > SPACE || reserved != Some(SPACE) {
-            let asked = format!("{minimum}, {maximum:?} and {reserved:?}");
-            return Err(format!("no memory of {asked} bytes is made (W1)"));
-        }
-        let failed = |error| format!("{SPACE} bytes of address space are missing: {error}");
-        let (none, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: new address space; that between the guards is part of it.
-        let base = unsafe {
-            let start = rustix::mm::mmap_anonymous(null_mut(), SPACE + 2 * guard, none, flags);
-            start.map_err(failed)?.cast::<u8>().add(guard)
-        };
-        let own = minimum;
-        let memory = Reserved { base, own, guard };
-        let access = rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE;
-        // SAFETY: W1: its own bytes, of which nobody else knows yet.
-        unsafe { rustix::mm::mprotect(base.cast(), own, access) }.map_err(failed)?;
-        Ok(Box::new(memory))
-    }
-}
-
-// SAFETY: W1: it stays where it is, and its first `own` bytes are accessible until it is dropped.
-unsafe impl LinearMemory for Reserved {
-    fn byte_size(&self) -> usize {
-        self.own
-    }
-
-    fn byte_capacity(&self) -> usize {
-        self.own
-    }
-
-    fn grow_to(&mut self, _: usize) -> wasmtime::Result<()> {
-        Err(wasmtime::Error::msg("the memory of a kernel does not grow"))
-    }
-
-    fn as_ptr(&self) -> *mut u8 {
-        self.base
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        // SAFETY: W1: the range is its own, and its store, with all that uses it, is dropped.
-        let unmapped = unsafe {
-            let start = self.base.sub(self.guard).cast();
-            rustix::mm::munmap(start, SPACE + 2 * self.guard)
-        };
-        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
-    }
-}
 
 /// A segment in the memory of a kernel.
 #[derive(Debug)]
@@ -230,19 +153,15 @@ impl Private {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Wasm;
     use super::*;
     use samite_mem::Arena;
+    use wasmtime::{Memory, MemoryType, Store};
 
-    fn memory() -> Box<dyn LinearMemory> {
-        let own = PAGE as usize;
-        let memory = Reserve.new_memory(
-            MemoryType::new(1, Some(1)),
-            own,
-            Some(own),
-            Some(SPACE),
-            own,
-        );
-        memory.unwrap()
+    fn memory() -> (Store<()>, Memory) {
+        let mut store = Store::new(&Wasm::new().unwrap().engine, ());
+        let memory = Memory::new(&mut store, MemoryType::new(1, Some(1))).unwrap();
+        (store, memory)
     }
 
     fn window(bytes: SharedBytes) -> Window {
@@ -258,44 +177,41 @@ mod tests {
     #[test]
     fn a_memory_whose_window_cannot_be_mapped_is_not_used() {
         let arena = Arena::create(2 << 20).unwrap();
-        let memory = memory();
+        let (store, memory) = memory();
         let windows = [window(arena.bytes(8, PAGE).unwrap())];
-        let failed = map(memory.as_ptr(), PAGE, &windows);
+        let failed = map(memory.data_ptr(&store), PAGE, &windows);
         assert_eq!(failed.unwrap_err(), rustix::io::Errno::INVAL);
-        std::mem::forget(memory); // W5
-        let memory = self::memory();
+        std::mem::forget(store); // W5
+        let (store, memory) = self::memory();
         let windows = [window(arena.bytes(4096, PAGE).unwrap())];
-        assert!(map(memory.as_ptr(), PAGE, &windows).is_ok());
+        assert!(map(memory.data_ptr(&store), PAGE, &windows).is_ok());
     }
 
+    /// W1: all of it, and a guard behind it, is address space of the process that is not
+    /// accessible, but for its own page. It is given back with the store.
     #[test]
     fn a_memory_has_all_of_its_address_space() {
-        let of = || MemoryType::new(1, Some(1));
-        let own = PAGE as usize;
-        for (maximum, reserved) in [
-            (Some(own), Some(SPACE / 2)),
-            (Some(own), None),
-            (Some(2 * own), Some(SPACE)),
-            (None, Some(SPACE)),
-        ] {
-            let made = Reserve.new_memory(of(), own, maximum, reserved, own);
-            assert!(made.is_err(), "{maximum:?}, {reserved:?}");
+        let (store, memory) = memory();
+        let begin = memory.data_ptr(&store).addr();
+        let own = begin + PAGE as usize;
+        let end = begin + SPACE;
+        let (mut at, mut accessible) = (begin, 0);
+        for mapping in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
+            let (range, rest) = mapping.split_once(' ').unwrap();
+            let (first, last) = range.split_once('-').unwrap();
+            let of = |text| usize::from_str_radix(text, 16).unwrap();
+            let (first, last) = (of(first), of(last));
+            if last <= begin || first > end {
+                continue;
+            }
+            assert!(first <= at, "a hole at {at:#x}: {mapping}");
+            if !rest.starts_with("---") {
+                accessible += last.min(end) - first.max(begin);
+                assert!((begin..own).contains(&first.max(begin)), "{mapping}");
+            }
+            at = last;
         }
-        let mut memory = memory();
-        assert_eq!((memory.byte_size(), memory.byte_capacity()), (own, own));
-        assert!(memory.grow_to(2 * own).is_err());
-        // The system replaces no mapping that is there already: so all of it is. An emulator of
-        // another processor may not know this flag.
-        if cfg!(target_arch = "aarch64") {
-            return;
-        }
-        for at in [0, own, SPACE / 2, SPACE] {
-            let to = memory.as_ptr().wrapping_add(at).cast();
-            let (none, flags) = (ProtFlags::empty(), MapFlags::PRIVATE);
-            let flags = flags | MapFlags::FIXED_NOREPLACE;
-            // SAFETY: it replaces nothing.
-            let mapped = unsafe { rustix::mm::mmap_anonymous(to, own, none, flags) };
-            assert_eq!(mapped, Err(rustix::io::Errno::EXIST), "{at:#x}");
-        }
+        assert!(at > end, "it ends at {at:#x}, and not behind {end:#x}");
+        assert_eq!(accessible, PAGE as usize);
     }
 }

@@ -43,18 +43,8 @@ pub(crate) fn can_build(test: &str) -> bool {
 /// Compiles a source.
 pub(crate) fn compile(source: &Path, flags: &[&str]) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("code");
-    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
-    let ran = Command::new(clang::PROGRAM)
-        .args(["-Wall", "-Wextra", "-Werror"])
-        .args(flags)
-        .args(["-I", include, "-o"])
-        .args([&output, source])
-        .output()
-        .unwrap();
-    let errors = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{flags:?}: {errors}");
-    std::fs::read(output).unwrap()
+    let strict = [&["-Wall", "-Wextra", "-Werror"][..], flags].concat();
+    clang::compile(source, &strict, folder.path()).unwrap()
 }
 
 /// Compiles a source that is given as text.

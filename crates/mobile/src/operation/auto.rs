@@ -35,8 +35,8 @@ const ONE: u32 = 4;
 /// Each way is tried so often before one is chosen: the first time includes what happens once.
 const TRIALS: u32 = 4;
 /// One of so many operations is timed once a way is chosen, or fewer if the clock would cost more
-/// than one in [`SPARED`] of all time. Another way is tried after so many, or more by the same rule:
-/// ways that cost about the same are compared often.
+/// than one in [`SPARED`] of all time. Another way is tried after so many, or more by the same
+/// rule: ways that cost about the same are compared often.
 const TIMED: u32 = 32;
 const TIMED_LEAST: u32 = 4096;
 /// The share of time that is lost to each kind of measurement.

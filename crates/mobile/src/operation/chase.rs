@@ -10,6 +10,8 @@ const FUNCTION: &str = "samite.chase";
 /// A call ends after so many steps at one unit, so that others get their turn: about 7 ms, if no
 /// word is in a cache.
 const TURN: u64 = 1 << 16;
+/// Calls that are under way at once. A process may have more.
+const CALLS: usize = 1 << 14;
 /// So many loads take less time than any call, wherever the memory is.
 const SHORT: u64 = 8;
 
@@ -70,9 +72,9 @@ impl Table {
         self.end(code, depth, self.start(code, depth, address)?)
     }
 
-    /// Follows `depth` addresses from each of these on, all chases at once: by gets, a step of all
-    /// of them is one request to each unit. Returns the last address of each, in their order.
-    /// Completion: the results.
+    /// Follows `depth` addresses from each of these on, up to 16,384 chases at once: by gets, a
+    /// step of all of them is one request to each unit. Returns the last address of each, in their
+    /// order. Completion: the results.
     ///
     /// # Errors
     /// As [`Table::chase`].
@@ -84,10 +86,15 @@ impl Table {
             }
             return Ok(addresses);
         };
-        let starts = addresses.iter();
-        let started = starts.map(|address| self.start(code, depth, *address));
-        let calls = started.collect::<Result<Vec<_>>>()?.into_iter();
-        calls.map(|call| self.end(code, depth, call)).collect()
+        let mut ends = Vec::with_capacity(addresses.len());
+        for starts in addresses.chunks(CALLS) {
+            let started = starts.iter();
+            let started = started.map(|address| self.start(code, depth, *address));
+            for call in started.collect::<Result<Vec<_>>>()? {
+                ends.push(self.end(code, depth, call)?);
+            }
+        }
+        Ok(ends)
     }
 
     /// As [`Table::chase`], in the way that has been the cheapest so far.

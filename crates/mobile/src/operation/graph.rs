@@ -29,10 +29,14 @@ const HEAD: usize = 40;
 const REPLY_HEAD: usize = 3;
 /// Candidates of a call: what a call does not get through is sent again.
 const PIECE: usize = 1024;
-/// Calls to a unit that are under way at once.
+/// Calls that are under way at once: to a unit, and to all of them. A process may have twice as
+/// many.
 const CALLS: usize = 64;
+const CALLS_MAX: usize = 1 << 15;
 /// Edges and candidates at which a call looks: about 2 ms, if none is in a cache.
 const BUDGET: u32 = 1 << 14;
+/// Candidates of the next level, of which it is looked whether they are different.
+const NEXT: usize = 1 << 20;
 /// In a mark: the vertex has been named as a candidate, and not visited.
 const ANNOUNCED: u64 = 1 << 31;
 /// Vertices that the caller works on at once, by gets.
@@ -166,7 +170,8 @@ impl Graph {
             visited: 0,
             levels: 0,
         };
-        for number in 0..ANNOUNCED as u32 {
+        // Each level finds a vertex at least.
+        for number in 0..ANNOUNCED.min(self.vertices + 1) as u32 {
             let (found, next) = match self.forms.of(way) {
                 None => self.by_gets(reached.run, number, &level)?,
                 Some(code) => self.by_calls(code, reached.run, number, level)?,
@@ -260,11 +265,12 @@ impl Graph {
                 vertices: vertices.to_vec(),
             }));
         }
-        let (mut found, mut next) = (0_u64, Vec::new());
+        let (mut found, mut next, mut most) = (0_u64, Vec::new(), 2 * NEXT);
         while waiting.iter().any(|pieces| !pieces.is_empty()) {
             let mut calls = Vec::new();
             for pieces in &mut waiting {
-                for piece in pieces.split_off(pieces.len().saturating_sub(CALLS)) {
+                let room = CALLS.min(CALLS_MAX - calls.len());
+                for piece in pieces.split_off(pieces.len().saturating_sub(room)) {
                     let payload = self.payload(run, level, &piece)?;
                     let shard = piece.shard;
                     let call = start_at(&self.links, shard, code, &payload, patient())?;
@@ -281,6 +287,16 @@ impl Graph {
                 found = found.saturating_add(fresh);
                 for vertex in words {
                     next.push(self.vertex(vertex)?);
+                }
+                if next.len() > most {
+                    // The same vertex may have been named often.
+                    next.sort_unstable();
+                    next.dedup();
+                    most = 2 * next.len().max(NEXT);
+                }
+                // A call gets through a candidate, or some of its edges.
+                if done == 0 && goes_on <= piece.goes_on {
+                    return Err(no_reply(&reply));
                 }
                 let rest = usize::try_from(done).ok();
                 let rest = rest.and_then(|done| piece.vertices.get(done..));
@@ -361,14 +377,18 @@ impl Graph {
         let row = |vertex: &u64| vertex / self.each * words + vertex % self.each;
         let rows: Vec<u64> = vertices.iter().map(row).collect();
         let ends = self.links.fetch(2, &rows)?;
-        let mut gets = Vec::new();
+        let (mut gets, mut left) = (Vec::new(), words * self.links.count() as u64);
         for (vertex, ends) in vertices.iter().zip(ends.chunks_exact(2)) {
             let count = ends[1].checked_sub(ends[0]);
-            let Some(count) = count.filter(|_| ends[1] < words - self.each) else {
+            let count = count.filter(|_| ends[1] < words - self.each);
+            // Rows that overlap would be more than there are.
+            let rest = count.and_then(|count| Some((count, left.checked_sub(count)?)));
+            let Some((count, rest)) = rest else {
                 return Err(Error::Damaged(format!(
                     "vertex {vertex} has no row of edges"
                 )));
             };
+            left = rest;
             if count > 0 {
                 let first = vertex / self.each * words + self.each + 1 + ends[0];
                 let (shard, index) = self.links.place(first, count)?;

@@ -14,19 +14,21 @@
 //! Y3 Parked calls are bounded in bytes, together and for each unit from which they come, and each
 //!    ends: it runs, or fails at its origin. They count until they are taken to be run.
 //! Y4 What is not evicted, because it is on its way, being compiled or waited for, is bounded by
-//!    [`CODE_BYTES`], too: code for which that leaves no room is refused.
+//!    [`CODE_BYTES`], too, and by a part of it for each unit whose calls need it: code for which
+//!    that leaves no room is refused.
 //! Y5 While code is `Loading`, calls are parked that wait for it.
 //! Y6 Nothing that others bring about looks at all entries: [`Codes::set`] keeps sets of those that
-//!    are being fetched and of those that are compiled, and `order` is that of use. An entry that
-//!    was used has its old place there until [`Codes::evict`] comes to it.
+//!    are being fetched and of those that are compiled, `held` are those with holders, and `order`
+//!    is that of use. An entry that was used has its old place there until [`Codes::evict`] comes
+//!    to it.
 
 use super::fetch::Fetch;
-use super::loader::Job;
+use super::loader::{Job, NotLoaded};
 use super::ready::Ready;
 use super::{Arrived, CODE_BYTES, EACH, INBOX_MAX, Own, Runtime, Work};
 use crate::capsule::{Capsule, Part};
-use crate::error::{not_defined, not_trusted};
-use crate::frame::Head;
+use crate::error::{Cause, Failure, not_defined, not_trusted};
+use crate::frame::{Head, TEXT_MAX};
 use crate::trust::Policy;
 use samite_engines::{Code, Kind};
 use samite_fabric::Fabric;
@@ -38,8 +40,10 @@ use std::time::Duration;
 
 /// What an entry costs besides its capsule.
 const ENTRY: u64 = 512;
-/// The most bytes of parked calls from one unit: it does not keep those of others out.
+/// The most bytes of parked calls from one unit, and of code that is on its way or being compiled
+/// for its calls: it does not keep those of others out.
 const PARKED_FROM_ONE: u64 = INBOX_MAX / 4;
+const CODE_FROM_ONE: u64 = CODE_BYTES / 4;
 
 /// What is known of a code.
 #[derive(Debug)]
@@ -61,8 +65,10 @@ pub(crate) struct Entry {
     pub(super) parked: Vec<(Head, Arrived)>,
     /// Who may have it, besides those that are asked.
     pub(super) holders: Vec<Life>,
-    /// Who has called it first.
+    /// Whose call needs it: it is fetched and compiled for that unit.
     pub(super) caller: Option<Life>,
+    /// What counts as being compiled for which unit.
+    loading: Option<(Life, u64)>,
     /// Whether it was refused for want of a signature, and who was asked for a signed one.
     pub(super) wants_signature: bool,
     pub(super) asked_for_signature: Vec<Life>,
@@ -70,7 +76,8 @@ pub(crate) struct Entry {
     /// Its place in the order of use.
     listed: Option<u64>,
     pinned: bool,
-    pub(crate) timeouts: u32,
+    /// The units whose last calls have run out of time here, and how often in a row.
+    pub(super) timeouts: Vec<(Life, u32)>,
 }
 
 impl Entry {
@@ -102,6 +109,21 @@ impl Entry {
         }
     }
 
+    /// Returns how many of a unit's last calls have run out of time.
+    pub(super) fn timeouts_of(&self, unit: Life) -> u32 {
+        let mut all = self.timeouts.iter();
+        all.find(|(of, _)| *of == unit)
+            .map_or(0, |(_, count)| *count)
+    }
+
+    /// Counts that a call of a unit has run out of time.
+    pub(super) fn timed_out(&mut self, unit: Life) {
+        match self.timeouts.iter_mut().find(|(of, _)| *of == unit) {
+            Some((_, count)) => *count += 1,
+            None => self.timeouts.push((unit, 1)),
+        }
+    }
+
     /// Returns whether it may be evicted.
     fn is_free(&self) -> bool {
         let is_still = matches!(
@@ -121,6 +143,10 @@ pub(crate) struct Codes {
     pub(super) fetching: BTreeSet<u64>,
     pub(super) compiled: BTreeSet<u64>,
     pub(super) instanced: BTreeSet<u64>,
+    /// Those that have holders which are not asked yet, or that are being fetched.
+    pub(super) held: BTreeSet<u64>,
+    /// Bytes of code that is being compiled, by the units whose calls need it.
+    loading_for: HashMap<Life, u64, foldhash::fast::RandomState>,
     /// Those that cost something, by their place in the order of use.
     order: BTreeSet<(u64, u64)>,
     /// How many entries were looked at to evict some.
@@ -156,12 +182,13 @@ impl Codes {
             parked: Vec::new(),
             holders: Vec::new(),
             caller: None,
+            loading: None,
             wants_signature: false,
             asked_for_signature: Vec::new(),
             used,
             listed: None,
             pinned: false,
-            timeouts: 0,
+            timeouts: Vec::new(),
         });
         entry.used = used;
         entry
@@ -171,9 +198,37 @@ impl Codes {
     pub(super) fn set(&mut self, id: u64, state: State) -> Option<State> {
         let is_fetched = matches!(state, State::Fetching(_));
         let is_compiled = matches!(&state, State::Ready(ready) if ready.kind != Kind::Function);
-        let before = std::mem::replace(&mut self.entries.get_mut(&id)?.state, state);
+        let is_loading = matches!(state, State::Loading);
+        let entry = self.entries.get_mut(&id)?;
+        let before = std::mem::replace(&mut entry.state, state);
+        let counted = entry.loading.take();
+        entry.loading = (entry.caller)
+            .filter(|_| is_loading)
+            .map(|unit| (unit, entry.cost()));
+        let counts = entry.loading;
+        self.count_loading(counted, counts);
         self.list(id, is_fetched, is_compiled);
         Some(before)
+    }
+
+    fn count_loading(&mut self, before: Option<(Life, u64)>, now: Option<(Life, u64)>) {
+        if let Some((unit, bytes)) = before
+            && let Occupied(mut sum) = self.loading_for.entry(unit)
+        {
+            *sum.get_mut() -= bytes;
+            if *sum.get() == 0 {
+                sum.remove();
+            }
+        }
+        if let Some((unit, bytes)) = now.filter(|(_, bytes)| *bytes > 0) {
+            *self.loading_for.entry(unit).or_default() += bytes;
+        }
+    }
+
+    /// Returns whether so much more code may be on its way, or be compiled, for a unit (Y4).
+    pub(super) fn may_load(&self, unit: Life, more: u64) -> bool {
+        let loading = self.loading_for.get(&unit).copied().unwrap_or(0);
+        loading + self.receiving_for(unit) + more <= CODE_FROM_ONE
     }
 
     /// Puts a code into the sets of its state, and takes it out of the others.
@@ -273,16 +328,24 @@ impl Codes {
         true
     }
 
-    /// Counts a call that is parked; returns false if too many are.
-    pub(super) fn may_park(&mut self, arrived: &Arrived) -> bool {
+    /// Counts a call that is parked, unless too many are.
+    ///
+    /// # Errors
+    /// Says so.
+    pub(super) fn may_park(&mut self, arrived: &Arrived) -> Result<(), String> {
         let cost = arrived.bytes.len() as u64 + EACH;
         let of_unit = self.parked_from.get(&arrived.from).copied().unwrap_or(0);
-        let fits = self.parked + cost <= INBOX_MAX && of_unit + cost <= PARKED_FROM_ONE;
-        if fits {
-            self.parked += cost;
-            self.parked_from.insert(arrived.from, of_unit + cost);
+        if of_unit + cost > PARKED_FROM_ONE {
+            return Err(format!(
+                "{PARKED_FROM_ONE} bytes of calls of one unit wait for code there"
+            ));
         }
-        fits
+        if self.parked + cost > INBOX_MAX {
+            return Err(format!("{INBOX_MAX} bytes of calls wait for code there"));
+        }
+        self.parked += cost;
+        self.parked_from.insert(arrived.from, of_unit + cost);
+        Ok(())
     }
 
     /// Takes calls that are parked no more off the count.
@@ -310,7 +373,9 @@ impl Codes {
             if let Some(at) = gone.listed {
                 self.order.remove(&(at, id));
             }
+            self.count_loading(gone.loading, None);
             self.list(id, false, false);
+            self.held.remove(&id);
         }
         true
     }
@@ -321,12 +386,21 @@ impl Codes {
         let Some(entry) = self.entries.get_mut(&id) else {
             return Vec::new();
         };
-        let waited: Vec<_> = (entry.parked.drain(..))
-            .map(|(_, arrived)| arrived)
-            .collect();
+        // Nothing stays allocated: others decide how much that was.
+        let waited = std::mem::take(&mut entry.parked).into_iter();
+        let waited = waited.map(|(_, arrived)| arrived).collect();
+        if !entry.wants_signature {
+            entry.holders = Vec::new();
+            self.held.remove(&id);
+        }
         let state = match loaded {
             Ok(ready) => State::Ready(ready),
-            Err(why) => State::Rejected(why),
+            Err(mut why) => {
+                // No more of it is ever sent, and others decide how long it is.
+                why.truncate(why.floor_char_boundary(TEXT_MAX));
+                why.shrink_to_fit();
+                State::Rejected(why)
+            }
         };
         self.set(id, state);
         self.bound_compiled(id);
@@ -346,7 +420,7 @@ impl Work {
         let (mut decided, mut waited_for) = (Vec::new(), Vec::new());
         for (id, entry) in &mut self.codes.entries {
             entry.asked_for_signature.clear();
-            entry.timeouts = 0;
+            entry.timeouts = Vec::new();
             match entry.state {
                 State::Loading => waited_for.push(*id),
                 State::Ready(_) | State::Rejected(_) => {}
@@ -368,8 +442,14 @@ impl Work {
         let Some(capsule) = entry.capsule.clone() else {
             return;
         };
-        let caller = entry.caller;
+        let (caller, cost) = (entry.caller.unwrap_or(self.me), entry.cost());
         entry.wants_signature = self.policy.wants_signature(&capsule);
+        if caller != self.me && cost > 0 && !self.codes.may_load(caller, cost) {
+            let text = format!(
+                "{CODE_FROM_ONE} bytes of code are on their way, or being compiled, for one unit there"
+            );
+            return self.fail_parked(runtime, fabric, id, &Failure::new(Cause::Busy, text));
+        }
         self.codes.set(id, State::Loading);
         let functions = capsule.parts().iter().find_map(|part| {
             let name = std::str::from_utf8(capsule.part(part)).ok();
@@ -401,7 +481,7 @@ impl Work {
         self.counters.compiled += 1;
         let job = Job {
             id,
-            caller: caller.unwrap_or(self.me),
+            caller,
             decision: self.codes.decisions,
             capsule,
             parts: allowed,
@@ -416,12 +496,20 @@ impl Work {
     }
 
     /// Takes what the loader has compiled: the calls that waited for it run next.
-    pub(super) fn take_loaded(&mut self, runtime: &Runtime) {
+    pub(super) fn take_loaded(&mut self, runtime: &Runtime, fabric: &Fabric) {
         while let Some((id, decision, loaded)) = runtime.loader.take() {
             let entry = self.codes.entries.get(&id);
             let waits = entry.is_some_and(|entry| matches!(entry.state, State::Loading));
-            if waits && decision == self.codes.decisions {
-                self.loaded_here(id, loaded);
+            if !waits || decision != self.codes.decisions {
+                continue;
+            }
+            match loaded {
+                Ok(ready) => self.loaded_here(id, Ok(ready)),
+                Err(NotLoaded::Refused(why)) => self.loaded_here(id, Err(why)),
+                Err(NotLoaded::ForNow(why)) => {
+                    self.codes.set(id, State::Idle);
+                    self.fail_parked(runtime, fabric, id, &Failure::new(Cause::Busy, why));
+                }
             }
         }
     }
@@ -498,7 +586,7 @@ mod tests {
         let mut codes = Codes::default();
         let mut parked = Vec::new();
         for peer in 0..6 {
-            while codes.may_park(&arrived(peer)) {
+            while codes.may_park(&arrived(peer)).is_ok() {
                 parked.push(arrived(peer));
             }
             let least = (INBOX_MAX / 4 * u64::from(peer + 1)).min(INBOX_MAX) - 4 * 60_200;

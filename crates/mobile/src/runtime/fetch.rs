@@ -174,10 +174,24 @@ impl Codes {
         dues.min().unwrap_or(Duration::MAX)
     }
 
+    /// Returns how many bytes are on their way for calls of a unit.
+    pub(super) fn receiving_for(&self, unit: Life) -> u64 {
+        let fetching = self.fetching.iter().filter_map(|id| self.entries.get(id));
+        let of_unit = fetching.filter(|entry| entry.caller == Some(unit));
+        let whole = |entry: &Entry| match entry.state() {
+            State::Fetching(fetch) => u64::from(fetch.whole),
+            _ => 0,
+        };
+        of_unit.map(whole).sum()
+    }
+
     /// Forgets holders that are gone. Returns the codes for which others are to be asked.
     fn holders_lost(&mut self, is_lost: impl Fn(Life) -> bool) -> Vec<u64> {
         let mut ids = Vec::new();
-        for (id, entry) in &mut self.entries {
+        for id in self.held.union(&self.fetching) {
+            let Some(entry) = self.entries.get_mut(id) else {
+                continue;
+            };
             entry.holders.retain(|holder| !is_lost(*holder));
             if let Some((fetch, _)) = entry.fetch() {
                 let sender = fetch.sender;
@@ -216,19 +230,21 @@ impl Work {
             return self.fail(runtime, fabric, &head, from, failure);
         }
         let is_new = known.is_none_or(|entry| matches!(entry.state(), State::Rejected(_)));
-        let fetches = match is_new {
-            true => self.codes.fetches(from),
-            false => 0,
-        };
-        if fetches >= FETCHES_MAX || !self.codes.may_park(&arrived) {
-            let text = "too many calls wait for code there";
+        if is_new && self.codes.fetches(from) >= FETCHES_MAX {
+            let text = format!("{FETCHES_MAX} codes are being fetched there for one unit");
+            let failure = Failure::new(Cause::Busy, text);
+            return self.fail(runtime, fabric, &head, from, failure);
+        }
+        if let Err(text) = self.codes.may_park(&arrived) {
             let failure = Failure::new(Cause::Busy, text);
             return self.fail(runtime, fabric, &head, from, failure);
         }
         self.counters.misses += 1;
         let origin_may = self.members.has(head.origin);
         let entry = self.codes.entry(id);
-        if is_new {
+        // What a unit calls itself, it may do for another one that has made it known.
+        let is_idle = matches!(entry.state(), State::Idle) && from != me;
+        if is_new || is_idle || entry.caller.is_none() {
             entry.caller = Some(from);
         }
         let mut is_further = false;
@@ -239,12 +255,17 @@ impl Work {
             }
         }
         entry.parked.push((head, arrived));
+        if is_further {
+            self.codes.held.insert(id);
+        }
+        let entry = self.codes.entry(id);
         match entry.state() {
             State::Idle => return self.obtain(runtime, fabric, id),
             State::Rejected(_) => {
                 entry.asked_for_signature.push(from);
                 entry.holders.retain(|holder| *holder != from);
                 entry.holders.push(from);
+                self.codes.held.insert(id);
                 self.codes.set(id, State::Fetching(Fetch::default()));
                 return self.ask_next(runtime, fabric, id);
             }
@@ -274,8 +295,9 @@ impl Work {
 
     /// Asks the next holder, unless one is sending. Without one, the fetch ends if nobody else was
     /// asked.
-    fn ask_next(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64) {
-        let Some((fetch, holders)) = self.codes.entry(id).fetch() else {
+    pub(super) fn ask_next(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64) {
+        let entry = self.codes.entries.get_mut(&id);
+        let Some((fetch, holders)) = entry.and_then(Entry::fetch) else {
             return;
         };
         if fetch.sender.is_some() {
@@ -341,7 +363,13 @@ impl Work {
         }
     }
 
-    fn fail_parked(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64, why: &Failure) {
+    pub(super) fn fail_parked(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        id: u64,
+        why: &Failure,
+    ) {
         let Some(entry) = self.codes.entries.get_mut(&id) else {
             return;
         };
@@ -412,7 +440,12 @@ impl Work {
         if is_wrong || fetch.got.len() + part.len() > whole as usize {
             return self.sender_failed(runtime, fabric, id);
         }
-        if offset == 0 && !self.codes.has_room(id, whole) {
+        let caller = self.codes.entries.get(&id).and_then(|entry| entry.caller);
+        let may_load = |codes: &Codes| {
+            let others = caller.filter(|caller| *caller != self.me);
+            others.is_none_or(|caller| codes.may_load(caller, whole.into()))
+        };
+        if offset == 0 && !(may_load(&self.codes) && self.codes.has_room(id, whole)) {
             let text = "too much code is on its way, or being compiled, there";
             self.codes.set(id, State::Idle);
             return self.fail_parked(runtime, fabric, id, &Failure::new(Cause::Busy, text));

@@ -36,7 +36,16 @@ pub(super) struct Job {
 type Loadable = Result<Box<dyn Engine>, (Kind, String)>;
 
 /// An id, the number of the decision, and what became of the code.
-type Loaded = (u64, u64, Result<Ready, String>);
+type Loaded = (u64, u64, Result<Ready, NotLoaded>);
+
+/// Why code was not loaded.
+#[derive(Debug)]
+pub(super) enum NotLoaded {
+    /// It is not code that runs here.
+    Refused(String),
+    /// The next call may try again.
+    ForNow(String),
+}
 
 /// The jobs of each unit that has some, in the order of their turns.
 #[derive(Default)]
@@ -77,8 +86,11 @@ struct Shared {
 #[derive(Default)]
 pub(super) struct Loader {
     shared: Arc<Shared>,
-    /// Whether the thread could be started.
-    runs: OnceLock<bool>,
+    /// Whether the thread was started.
+    runs: Mutex<bool>,
+    /// As if the system started no threads.
+    #[cfg(test)]
+    pub(super) has_no_threads: std::sync::atomic::AtomicBool,
 }
 
 impl std::fmt::Debug for Loader {
@@ -90,23 +102,37 @@ impl std::fmt::Debug for Loader {
 impl Loader {
     /// Has code compiled.
     pub(super) fn load(&self, job: Job) {
-        let runs = self.runs.get_or_init(|| {
+        match self.start() {
+            Ok(()) => {
+                locked(&self.shared.jobs).add(job);
+                self.shared.changed.notify_one();
+            }
+            Err(error) => {
+                let why = format!("no thread can be started there to compile code: {error}");
+                let failed = (job.id, job.decision, Err(NotLoaded::ForNow(why)));
+                locked(&self.shared.loaded).push_back(failed);
+                job.fabric.want_work();
+            }
+        }
+    }
+
+    /// Starts the thread, if it does not run yet.
+    fn start(&self) -> std::io::Result<()> {
+        let mut runs = locked(&self.runs);
+        #[cfg(test)]
+        if self
+            .has_no_threads
+            .load(std::sync::atomic::Ordering::Relaxed)
+        {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
+        if !*runs {
             let shared = self.shared.clone();
             let builder = std::thread::Builder::new().name("samite loader".into());
-            let spawned = builder.spawn(move || run(&shared));
-            if let Err(error) = &spawned {
-                tracing::warn!(%error, "no thread for compiling moved code");
-            }
-            spawned.is_ok()
-        });
-        if *runs {
-            locked(&self.shared.jobs).add(job);
-            self.shared.changed.notify_one();
-        } else {
-            let why = Err("no thread compiles code here".into());
-            locked(&self.shared.loaded).push_back((job.id, job.decision, why));
-            job.fabric.want_work();
+            builder.spawn(move || run(&shared))?;
+            *runs = true;
         }
+        Ok(())
     }
 
     /// Drops the jobs that have not begun: it is decided anew which code runs.
@@ -118,7 +144,8 @@ impl Loader {
     /// Has jobs wait: no thread does them.
     #[cfg(test)]
     pub(super) fn without_thread(&self) {
-        assert_eq!(self.runs.set(true), Ok(()), "it runs already");
+        let ran = std::mem::replace(&mut *locked(&self.runs), true);
+        assert!(!ran, "it runs already");
     }
 
     /// Returns how many jobs wait.
@@ -160,6 +187,7 @@ fn run(shared: &Shared) {
         // A panic of an engine ends this job, not the thread.
         let prepared = catch_unwind(AssertUnwindSafe(|| prepare(&engines, &job)));
         let ready = prepared.unwrap_or_else(|_| Err("the engine failed on this code".into()));
+        let ready = ready.map_err(NotLoaded::Refused);
         locked(&shared.loaded).push_back((job.id, job.decision, ready));
         job.fabric.want_work();
     }

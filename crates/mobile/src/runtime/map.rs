@@ -40,13 +40,19 @@ pub(super) fn map(
             Ok(None) => break,
             Err(trap) => return (context, Err(trap)),
         };
-        context.begin(of_chunk, origin, PAYLOAD_MAX);
+        let Some(left) = limits.run.checked_sub(begin.elapsed()) else {
+            return (context, Err(Trap::Time));
+        };
+        context.begin(
+            Limits {
+                run: left,
+                ..of_chunk
+            },
+            origin,
+            PAYLOAD_MAX,
+        );
         let ended;
         (context, ended) = instance.call(entry, context, next);
-        let ended = ended.and_then(|()| match begin.elapsed() > limits.run {
-            true => Err(Trap::Time),
-            false => Ok(()),
-        });
         if ended.is_err() {
             return (context, ended);
         }

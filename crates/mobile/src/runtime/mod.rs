@@ -20,11 +20,11 @@
 //!    either the second thread gets the lock or the first one sees `again`.
 //! X2 Kernels run without the lock of the engine and of `inbox` and `calls`, so frames go on
 //!    arriving. A kernel delays only other kernels of its unit, by at most its limit of time.
-//! X3 What is kept is counted in bytes: the inbox, what was taken from it, calls of the unit to
-//!    itself, and parked calls up to [`INBOX_MAX`] each, code of others up to [`CODE_BYTES`].
-//!    Beyond it a call fails as `Busy`, or the code that was not used longest is evicted. A parked
-//!    call whose code has come counts as parked until it runs. Instances and compiled code are
-//!    bounded in `ready`.
+//! X3 What is kept is counted in bytes: calls in the inbox, those of the unit to itself and parked
+//!    ones up to [`INBOX_MAX`] each; all frames in the inbox up to twice that, and half of it more
+//!    of what was taken from there; code of others up to [`CODE_BYTES`]. Beyond it a call fails as
+//!    `Busy`, or the code that was not used longest is evicted. A parked call whose code has come
+//!    counts as parked until it runs. Instances and compiled code are bounded in `ready`.
 //! X4 Frames that find no room wait in a queue per peer of bounded length (`outbox`). Beyond it a
 //!    call fails as `Busy`, and an answer is dropped: a peer that does not read harms nobody else.
 //! X5 No lock is taken inside that of `calls`, which is taken inside the engine's.
@@ -256,7 +256,7 @@ impl Runtime {
     /// there may be more.
     fn work_on(&self, work: &mut Work, fabric: &Fabric, most: usize) -> (bool, bool) {
         work.follow(self, fabric);
-        work.take_loaded(self);
+        work.take_loaded(self, fabric);
         work.flush(self, fabric);
         work.clock = run::coarse();
         if work.codes.due <= work.clock {
@@ -357,29 +357,28 @@ impl Upcall for Runtime {
             }
             // It may be a unit that has come since: `take` looks again.
         }
-        let mut all = Payload::from_slice(bytes);
-        let at = all.len();
-        all.resize(at + rest.len() as usize, 0);
-        rest.copy_to(0, &mut all[at..]);
-        let mut inbox = locked(&self.inbox);
-        let cost = all.len() as u64 + EACH;
-        let mut arrived = Arrived {
+        let arrived = |bytes| Arrived {
             from,
             kind,
             word,
-            bytes: all,
+            bytes,
         };
+        let mut inbox = locked(&self.inbox);
+        let cost = bytes.len() as u64 + rest.len() + EACH;
         let most = match kind {
             frame::CALL => INBOX_MAX,
             _ => 2 * INBOX_MAX,
         };
         if inbox.bytes + cost <= most {
             inbox.bytes += cost;
-            inbox.frames.push_back(arrived);
-        } else if frame::is_answered(&arrived.bytes) && inbox.refused.len() < REFUSED_MAX {
-            let head = arrived.bytes.len().min(Head::BYTES);
-            arrived.bytes = Payload::from_slice(&arrived.bytes[..head]);
-            inbox.refused.push_back(arrived);
+            let mut all = Payload::from_slice(bytes);
+            let at = all.len();
+            all.resize(at + rest.len() as usize, 0);
+            rest.copy_to(0, &mut all[at..]);
+            inbox.frames.push_back(arrived(all));
+        } else if frame::is_answered(bytes) && inbox.refused.len() < REFUSED_MAX {
+            let head = Payload::from_slice(&bytes[..bytes.len().min(Head::BYTES)]);
+            inbox.refused.push_back(arrived(head));
         } else {
             tracing::warn!(from = %from.peer, kind, "a frame was dropped: too many wait");
         }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 /// The most instances of a unit. Each has its memory, its stack, and 4 GiB of address space; a new
 /// one takes some 25 us.
 const INSTANCES_MAX: usize = 64;
+/// The most bytes of memory that instances have for themselves.
+const INSTANCE_BYTES: u64 = 128 << 20;
 /// The most codes that are compiled, and the most bytes of their machine code.
 const COMPILED_MAX: usize = 256;
 const COMPILED_BYTES: u64 = 64 << 20;
@@ -96,8 +98,11 @@ impl Ready {
         self.instances[self.last] = None;
     }
 
-    fn instances(&self) -> usize {
-        self.instances.iter().flatten().count()
+    /// Returns how many instances there are, and the bytes of their memory.
+    fn instances(&self) -> (usize, u64) {
+        let all = self.instances.iter().flatten();
+        let bytes = all.clone().map(|made| made.instance.memory()).sum();
+        (all.count(), bytes)
     }
 }
 
@@ -119,18 +124,24 @@ impl Codes {
         let entries = &mut self.entries;
         let mut instances = |id| {
             let ready = entries.get_mut(&id).and_then(Entry::ready);
-            ready.map_or(0, |ready| ready.instances())
+            ready.map_or((0, 0), |ready| ready.instances())
         };
         self.instanced.insert(new);
-        self.instanced.retain(|id| instances(*id) > 0);
-        let mut count: usize = self.instanced.iter().map(|id| instances(*id)).sum();
-        while count > INSTANCES_MAX {
+        let (mut count, mut bytes) = (0, 0);
+        self.instanced.retain(|id| {
+            let (of_code, bytes_of_code) = instances(*id);
+            count += of_code;
+            bytes += bytes_of_code;
+            of_code > 0
+        });
+        while count > INSTANCES_MAX || bytes > INSTANCE_BYTES {
             let Some(id) = self.least_used(&self.instanced, new) else {
                 return;
             };
             self.instanced.remove(&id);
             if let Some(ready) = self.entries.get_mut(&id).and_then(Entry::ready) {
-                count -= ready.instances();
+                let (of_code, bytes_of_code) = ready.instances();
+                (count, bytes) = (count - of_code, bytes - bytes_of_code);
                 ready.instances = [None, None];
             }
         }
@@ -159,5 +170,54 @@ impl Codes {
     fn least_used(&self, ids: &BTreeSet<u64>, but: u64) -> Option<u64> {
         let others = ids.iter().copied().filter(|id| *id != but);
         others.min_by_key(|id| self.entries.get(id).map(|entry| entry.used))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_engines::Context;
+
+    /// Code whose instances have so much memory.
+    #[derive(Debug)]
+    struct Large(u64);
+
+    impl Code for Large {
+        fn instance(&self, _: &Grants) -> Result<Box<dyn Instance>, Trap> {
+            Ok(Box::new(Large(self.0)))
+        }
+    }
+
+    impl Instance for Large {
+        fn call(
+            &mut self,
+            _: u8,
+            context: Box<Context>,
+            _: &[u8],
+        ) -> (Box<Context>, Result<(), Trap>) {
+            (context, Ok(()))
+        }
+
+        fn memory(&self) -> u64 {
+            self.0
+        }
+    }
+
+    /// Instances are bounded in number, and in bytes of their memory; the last one stays.
+    #[test]
+    fn instances_are_bounded() {
+        for (memory, expected) in [(0, INSTANCES_MAX), (16 << 20, 8), (INSTANCE_BYTES + 1, 1)] {
+            let mut codes = Codes::default();
+            for id in 0..100 {
+                codes.entry(id);
+                let ready = Ready::new(Kind::Wasm, Arc::new(Large(memory)));
+                codes.set(id, State::Ready(ready));
+                let ready = codes.get(id).and_then(Entry::ready).unwrap();
+                assert!(ready.instance(&Grants::default(), 0, 0).is_ok());
+                codes.bound_instances(id);
+            }
+            assert_eq!(codes.instanced.len(), expected, "{memory} bytes");
+            assert!(codes.instanced.contains(&99));
+        }
     }
 }

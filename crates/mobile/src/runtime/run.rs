@@ -4,17 +4,16 @@ use super::{Arrived, Runtime, Work, locked, map, name};
 use crate::capsule::Capsule;
 use crate::error::{Cause, Failure};
 use crate::frame::{self, Head};
-use crate::runtime::code::State;
 use rustix::time::{ClockId, clock_gettime};
 use samite_engines::{Context, Effect, Limits, PAYLOAD_MAX};
 use samite_fabric::Fabric;
 use samite_fabric::rpc::Life;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Replies of this length fit into any frame.
 const INLINE: usize = 200;
 
-/// Code whose calls ran out of time so often is not run any more.
+/// Code of which the calls from a unit ran out of time so often is not run any more for that unit.
 const TIMEOUTS_MAX: u32 = 8;
 
 /// Returns the time of a clock that costs 5 ns and ticks every few milliseconds: what a call uses
@@ -36,6 +35,13 @@ impl Work {
         };
         if arrived.kind == frame::PREFETCH {
             return self.prefetched(runtime, fabric, &head, arrived);
+        }
+        if !code.timeouts.is_empty() && code.timeouts_of(arrived.from) >= TIMEOUTS_MAX {
+            let text = format!(
+                "its calls from that unit ran out of time here {TIMEOUTS_MAX} times, so they are refused: `evict` it at this unit to allow them again"
+            );
+            let failure = Failure::new(Cause::Refused, text);
+            return self.fail(runtime, fabric, &head, arrived.from, failure);
         }
         let Some(ready) = code.ready() else {
             return self.park(runtime, fabric, head, arrived);
@@ -69,7 +75,9 @@ impl Work {
         self.counters.calls += 1;
         match ended {
             Ok(()) => {
-                code.timeouts = 0;
+                if !code.timeouts.is_empty() {
+                    code.timeouts.retain(|(unit, _)| *unit != arrived.from);
+                }
                 self.carry_out(runtime, fabric, &head, &arrived, &context, spent);
             }
             Err(trap) => {
@@ -79,17 +87,11 @@ impl Work {
                 if cause != Cause::Input {
                     ready.trapped();
                 }
-                // Who gives a call little time, or much input, cannot have its code rejected.
+                // Calls with little time, or much input, do not have the code refused.
                 let enough = Limits::default().run.min(self.policy.run_max);
                 if cause == Cause::Time && !head.has_input && limits.run.min(limits.time) >= enough
                 {
-                    code.timeouts += 1;
-                    if code.timeouts >= TIMEOUTS_MAX {
-                        let why = format!(
-                            "its calls ran out of time here {TIMEOUTS_MAX} times, so it is refused: `evict` it at this unit to allow it again"
-                        );
-                        self.codes.set(arrived.word, State::Rejected(why));
-                    }
+                    code.timed_out(arrived.from);
                 }
                 let failure = Failure::new(cause, trap.to_string());
                 self.fail(runtime, fabric, &head, arrived.from, failure);
@@ -111,7 +113,7 @@ impl Work {
         context: &Context,
         spent: Duration,
     ) {
-        let (sent, definitions) = match self.prepare(runtime, fabric, context) {
+        let (sent, definitions) = match self.prepare(runtime, fabric, arrived, context) {
             Ok(prepared) => prepared,
             Err(failure) => return self.fail(runtime, fabric, head, arrived.from, failure),
         };
@@ -201,14 +203,25 @@ impl Work {
         &mut self,
         runtime: &Runtime,
         fabric: &Fabric,
+        arrived: &Arrived,
         context: &Context,
     ) -> Result<(usize, Vec<u64>), Failure> {
         let (mut sent, mut definitions) = (0, Vec::new());
+        let caller = match arrived.from == self.me {
+            false => Some(arrived.from),
+            true => self.codes.get(arrived.word).and_then(|code| code.caller),
+        };
+        let begin = Instant::now();
         for effect in context.effects() {
             let Effect::Define { code } = effect else {
                 sent += 1;
                 continue;
             };
+            // X2: reading what a call has defined is a part of its work.
+            if begin.elapsed() > context.limits().run {
+                let text = "its definitions took more time than it had";
+                return Err(Failure::new(Cause::Time, text));
+            }
             let capsule = capsule_of(context.bytes(code));
             let capsule = capsule.map_err(|why| Failure::new(Cause::Refused, why))?;
             definitions.push(capsule.hash().id());
@@ -217,6 +230,8 @@ impl Work {
                 return Err(Failure::new(Cause::Refused, text));
             }
             let id = definitions[definitions.len() - 1];
+            let entry = self.codes.entry(id);
+            entry.caller = entry.caller.or(caller);
             if !self.codes.evict(id, 0) && self.codes.forget(id) {
                 let text = "too much code is on its way, or being compiled, there";
                 return Err(Failure::new(Cause::Busy, text));

@@ -242,3 +242,95 @@ fn definitions_leave_one_job_for_each_code() {
         }
     });
 }
+
+/// Code that the system gave no thread for is not refused: the next call tries again.
+#[test]
+fn a_thread_that_is_missing_refuses_no_code() {
+    let bench = Bench::new();
+    let capsule = Capsule::builder(["run"]).wasm([1; 16]).build().unwrap();
+    let id = capsule.hash().id();
+    let no_threads = &bench.runtime.loader.has_no_threads;
+    no_threads.store(true, SeqCst);
+    bench.with(|work| assert!(work.register(&bench.runtime, &bench.fabric, capsule, false)));
+    for _ in 0..2 {
+        bench.called(id, &[]);
+        bench.runtime.work(&bench.fabric);
+        bench.runtime.work(&bench.fabric); // It is told that nothing was loaded.
+        bench.with(|work| {
+            let entry = work.codes.get(id).unwrap();
+            assert!(matches!(entry.state(), State::Idle), "{:?}", entry.state());
+            assert!(entry.parked.is_empty());
+        });
+    }
+    no_threads.store(false, SeqCst);
+    bench.runtime.loader.without_thread();
+    bench.called(id, &[]);
+    bench.runtime.work(&bench.fabric);
+    assert_eq!(bench.runtime.loader.jobs(), 1);
+}
+
+/// Much code of one unit is refused while it is compiled, and leaves room for that of others.
+#[test]
+fn code_of_one_unit_is_bounded_while_it_is_compiled() {
+    let bench = Bench::new();
+    bench.runtime.loader.without_thread();
+    bench.with(|work| {
+        let mut calls = |from: Life, number: u8| {
+            let builder = Capsule::builder(["run"]).wasm([number; 1_000_000]);
+            let capsule = builder.build().unwrap();
+            let id = capsule.hash().id();
+            assert!(work.register(&bench.runtime, &bench.fabric, capsule, false));
+            let arrived = Arrived {
+                from,
+                kind: frame::CALL,
+                word: id,
+                bytes: Payload::from_slice(&head(from).encode(frame::CALL)),
+            };
+            work.park(&bench.runtime, &bench.fabric, head(from), arrived);
+            matches!(work.codes.get(id).unwrap().state(), State::Loading)
+        };
+        let loading = (0..40)
+            .filter(|number| calls(Bench::other(), *number))
+            .count();
+        assert_eq!(loading as u64, CODE_BYTES / 4 / 1_000_600);
+        let another = Life {
+            peer: PeerId(8),
+            incarnation: 1,
+        };
+        assert!(calls(another, 100));
+    });
+}
+
+/// What others have caused to be allocated for a code is given back when it is there, and a fetch
+/// that is over leaves nothing behind.
+#[test]
+fn nothing_stays_of_calls_that_have_waited() {
+    const ID: u64 = 7;
+    let bench = Bench::new();
+    bench.with(|work| {
+        work.codes.entry(ID);
+        work.codes.set(ID, State::Loading);
+        for _ in 0..1000 {
+            let from = Bench::other();
+            let arrived = Arrived {
+                from,
+                kind: frame::CALL,
+                word: ID,
+                bytes: Payload::from_slice(&head(from).encode(frame::CALL)),
+            };
+            work.take(&bench.runtime, &bench.fabric, arrived);
+        }
+        assert_eq!(work.codes.held.len(), 1);
+        work.loaded_here(ID, Err("\u{fffd}".repeat(1 << 20)));
+        let entry = work.codes.get(ID).unwrap();
+        assert_eq!((entry.parked.capacity(), entry.holders.capacity()), (0, 0));
+        let State::Rejected(why) = entry.state() else {
+            panic!("{:?}", entry.state());
+        };
+        assert!((500..=512).contains(&why.capacity()), "{}", why.capacity());
+        assert!(work.codes.held.is_empty());
+        assert!(work.codes.forget(ID));
+        work.ask_next(&bench.runtime, &bench.fabric, ID);
+        assert!(work.codes.entries.is_empty());
+    });
+}

@@ -97,7 +97,7 @@ on_processes!(calls_are_at_most_as_many_as_hops, runs(3, tree));
 const LOOPS: &str = "(if (local.get $len) (then (loop (br 0))))";
 
 /// Calls that have little time do not have their code refused; those that have enough do, eight
-/// times in a row.
+/// times in a row, for the unit that called.
 fn timeouts(fabric: &Fabric, unit: u32) -> Outcome {
     let mobile = Mobile::new(fabric)?;
     let members = fabric.job()?;
@@ -138,14 +138,59 @@ fn timeouts(fabric: &Fabric, unit: u32) -> Outcome {
         fails(good(), Cause::Refused)?;
     }
     fabric.barrier(&members)?;
+    if unit == 2 {
+        // Calls of other units go on.
+        let code = mobile.register(Capsule::from_wat(&kernel(LOOPS))?)?;
+        let good = mobile.call_within(1, &code, "run", &[], patient())?;
+        same!(good.wait()?, [0_u8; 0]);
+    }
+    fabric.barrier(&members)?;
     if unit == 1 {
-        same!(mobile.counters().calls, 2 * 13 + 2 * 8 + 8);
+        same!(mobile.counters().calls, 2 * 13 + 2 * 8 + 8 + 1);
     }
     fabric.barrier(&members)?;
     Ok(())
 }
 
-on_processes!(code_is_refused_after_eight_timeouts, runs(2, timeouts));
+on_processes!(code_is_refused_after_eight_timeouts, runs(3, timeouts));
+
+/// What a call defines is read within its time.
+fn many_definitions(fabric: &Fabric, unit: u32) -> Outcome {
+    let mobile = Mobile::new(fabric)?;
+    let members = fabric.job()?;
+    if unit == 0 {
+        let define = |times: u32| {
+            let one = "(drop (call $define (local.get $at) (local.get $len)))";
+            Capsule::from_wat(&kernel(&one.repeat(times as usize)))
+        };
+        // It takes more than a millisecond to read this 32 times.
+        let functions = "(func)".repeat(4000);
+        let entry = r#"(func (export "run") (param i32 i32) (result i32) (i32.const 0))"#;
+        let filler = format!("(data \"{}\")", "x".repeat(30_000));
+        let module = wat::parse_str(format!("(module {entry} {functions} {filler})"))?;
+        let one = mobile.register(define(1)?)?;
+        same!(
+            mobile
+                .call_within(1, &one, "run", &module, patient())?
+                .wait()?,
+            [0_u8; 0]
+        );
+        let many = mobile.register(define(32)?)?;
+        let millisecond = Limits {
+            run: Duration::from_millis(1),
+            ..patient()
+        };
+        let call = mobile.call_within(1, &many, "run", &module, millisecond)?;
+        fails(call.wait(), Cause::Time)?;
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(
+    definitions_are_read_within_the_time,
+    runs(2, many_definitions)
+);
 
 /// What is left of the limits at the end of a chain of units.
 fn shrinking(fabric: &Fabric, unit: u32) -> Outcome {

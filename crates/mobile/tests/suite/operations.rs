@@ -6,7 +6,7 @@ use samite_fabric::{Fabric, Mask, Match, PeerId, Segment, SegmentKey};
 use samite_mobile::operation::{
     Below, END, Found, Gather, Graph, Lists, Reached, Shards, Table, Tree, Way,
 };
-use samite_mobile::{Cause, Error, Limits, Mobile, Result, Rights};
+use samite_mobile::{Cause, Error, Function, Limits, Mobile, Result, Rights};
 use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -436,6 +436,36 @@ fn wrong_graphs(graph: &Graph, links: &Shards, marks: &Shards) -> Outcome {
 }
 
 on_processes!(graphs_are_searched, runs(3, graphs));
+
+/// A unit that answers without having done anything, or names vertices for ever, ends a search.
+fn idle_units(fabric: &Fabric, unit: u32) -> Outcome {
+    const VERTICES: u64 = 100;
+    let mobile = Mobile::new(fabric)?;
+    let members = fabric.job()?;
+    serve(&mobile);
+    let (segment, links) = spread(&mobile, 0, SMALL)?;
+    let (_marks, marks) = spread(&mobile, 1, SMALL)?;
+    let part = Graph::part(VERTICES, 3, unit.into(), |_| []);
+    let bytes: Vec<u8> = part.iter().flat_map(|word| word.to_le_bytes()).collect();
+    segment.bytes().write(0, &bytes);
+    for answer in [[0, 0, 0, 7], [1, 0, 1, 99]] {
+        if unit == 2 {
+            let bytes = answer.map(u64::to_le_bytes).concat();
+            let idle = Function::new(move |context, _| context.reply(&bytes));
+            mobile.define("samite.graph", idle);
+        }
+        fabric.barrier(&members)?;
+        if let (Some(links), Some(marks)) = (&links, &marks) {
+            let graph = Graph::new(links, marks, VERTICES)?;
+            let ended = graph.bfs(Way::Function, 99);
+            check!(ended.is_err(), "{answer:?}: {ended:?}");
+        }
+        fabric.barrier(&members)?;
+    }
+    Ok(())
+}
+
+on_processes!(units_that_do_nothing_end_a_search, runs(3, idle_units));
 
 fn sums(fabric: &Fabric, _: u32) -> Outcome {
     const BOUND: u32 = 1 << 30;

@@ -21,8 +21,8 @@
 //! U4 The agents report who is lost. A loss is announced only when nothing has arrived from that
 //!    peer for [`QUIET`], and all that had is delivered (T4): what it sent before it died may be
 //!    later than the news of its death. A peer to which no way leads is given up after some
-//!    seconds, if no agent says before that it is lost, and is told so as soon as a way leads there:
-//!    then each of both is lost to the other.
+//!    seconds, if no agent says before that it is lost, and is told so as soon as a way leads
+//!    there: then each of both is lost to the other.
 //!
 //! # Files
 //! `mod` (the transport) · `head` (the bytes before a frame) · `peers` (who is there, and lost)
