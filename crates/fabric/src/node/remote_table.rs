@@ -2,14 +2,19 @@
 //!
 //! ```text
 //!   0        magic, records that were ever used
-//!   4 KiB    records, 1 KiB each: version, peer, incarnation, state, what the unit said of itself
+//!   4 KiB    records: version, peer, two copies of what is known of it
+//!            a copy: incarnation, state, what the unit said of itself
 //! ```
 //!
-//! A peer keeps its record for ever, so readers find it again without a search. The version is odd
-//! while the agent changes a record: whoever reads looks at it before and after. Changes are
-//! announced by the epoch of the [table of peers](super::PeerTable), which is raised after them.
+//! A peer keeps its record for ever, so readers find it again without a search. The lowest bit of
+//! the version tells which copy is current. The agent writes the other copy, and then raises the
+//! version. A reader looks at the version before and after, and starts again only if a change was
+//! completed meanwhile: it never waits for the agent, which may have been killed in the middle of a
+//! change. Changes are announced by the epoch of the [table of peers](super::PeerTable), which is
+//! raised after them.
 
 use super::State;
+use crate::membership::IDENTITY_MAX;
 use crate::{Error, PeerId};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use samite_mem::sync::Ordering;
@@ -21,20 +26,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// answer.
 pub(crate) const REMOTE_MAX: u32 = 8192;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"samnode\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"samnode\x02");
 const USED: u64 = 8;
 const RECORDS: u64 = 4096;
-const RECORD_BYTES: u64 = 1024;
+const RECORD_BYTES: u64 = (COPIES + 2 * COPY_BYTES).next_multiple_of(64);
 const BYTES: u64 = RECORDS + REMOTE_MAX as u64 * RECORD_BYTES;
 
 const VERSION: u64 = 0;
 const PEER: u64 = 4;
-const INCARNATION: u64 = 8;
-const STATE: u64 = 12;
-const LEN: u64 = 16;
-const SAID: u64 = 24;
+const COPIES: u64 = 8;
+
+/// Within a copy.
+const INCARNATION: u64 = 0;
+const STATE: u64 = 4;
+const LEN: u64 = 8;
+const SAID: u64 = 12;
+const COPY_BYTES: u64 = SAID + SAID_MAX as u64;
 /// Longest statement of a unit about itself, in bytes.
-pub(crate) const SAID_MAX: usize = (RECORD_BYTES - SAID) as usize;
+pub(crate) const SAID_MAX: usize = IDENTITY_MAX;
 
 /// What is known of a unit of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +72,11 @@ fn place(record: u32) -> u64 {
     RECORDS + u64::from(record) * RECORD_BYTES
 }
 
+/// Returns the place of the copy that is current under a version.
+fn copy(record: u32, version: u32) -> u64 {
+    place(record) + COPIES + u64::from(version % 2) * COPY_BYTES
+}
+
 impl RemoteTable {
     /// Maps the table behind a descriptor that the agent sent.
     pub(crate) fn attach(fd: OwnedFd) -> Result<RemoteTable, Error> {
@@ -89,24 +103,28 @@ impl RemoteTable {
     /// Returns a record that was used.
     pub(crate) fn read(&self, record: u32) -> Remote {
         let at = place(record);
+        let mut version = self.table.u32(at + VERSION);
         loop {
-            let version = self.table.u32(at + VERSION);
+            // Pairs with the Release store in `learn`.
             self.table.acquire();
-            let len = self.table.u64(at + LEN).min(SAID_MAX as u64);
+            let copy = copy(record, version);
+            let len = self.table.u32(copy + LEN).min(SAID_MAX as u32);
             let mut said = vec![0; len as usize].into_boxed_slice();
-            self.table.read(at + SAID, &mut said);
+            self.table.read(copy + SAID, &mut said);
             let remote = Remote {
                 peer: PeerId(self.table.u32(at + PEER)),
-                incarnation: self.table.u32(at + INCARNATION),
-                state: state_of(self.table.u32(at + STATE)),
+                incarnation: self.table.u32(copy + INCARNATION),
+                state: state_of(self.table.u32(copy + STATE)),
                 said,
             };
-            // Orders the second load of the version after these loads.
+            // Pairs with the Release fence in `write`: if any of these loads saw a later change of
+            // this copy, the next one sees that it is not current any more.
             self.table.acquire();
-            if version.is_multiple_of(2) && self.table.u32(at + VERSION) == version {
+            let later = self.table.u32(at + VERSION);
+            if later == version {
                 return remote;
             }
-            std::hint::spin_loop();
+            version = later;
         }
     }
 
@@ -158,37 +176,25 @@ impl RemoteTableWriter {
         state: State,
         said: &[u8],
     ) -> bool {
-        let bytes = self.table.bytes();
         let next = self.records.len() as u32;
-        let (record, is_new) = match self.records.get(&peer) {
-            Some(record) => (*record, false),
-            None if next < REMOTE_MAX => (next, true),
+        let record = match self.records.get(&peer) {
+            Some(record) => *record,
+            None if next < REMOTE_MAX => next,
             None => return false,
         };
         if said.len() > SAID_MAX {
             return false;
         }
-        let at = place(record);
-        let version = bytes.u32(at + VERSION);
-        // ORDERING: one thread writes. Relaxed, then a Release fence: whoever sees a later store
-        // sees the odd version.
-        let before = version.load(Ordering::Relaxed);
-        version.store(before + 1, Ordering::Relaxed);
-        samite_mem::sync::fence(Ordering::Release);
-        let is_known =
-            !is_new && bytes.u32(at + INCARNATION).load(Ordering::Relaxed) == incarnation;
-        bytes.u32(at + PEER).store(peer.0, Ordering::Relaxed);
-        bytes.u32(at + STATE).store(state as u32, Ordering::Relaxed);
-        if !is_known {
-            let word = bytes.u32(at + INCARNATION);
-            word.store(incarnation, Ordering::Relaxed);
-            let len = bytes.u64(at + LEN);
-            len.store(said.len() as u64, Ordering::Relaxed);
-            bytes.write(at + SAID, said);
+        let version = self.write(record, incarnation, state, said);
+        let bytes = self.table.bytes();
+        if record == next {
+            let word = bytes.u32(place(record) + PEER);
+            word.store(peer.0, Ordering::Relaxed);
         }
-        // ORDERING: Release: whoever sees the even version sees the record.
-        version.store(before + 2, Ordering::Release);
-        if is_new {
+        let word = bytes.u32(place(record) + VERSION);
+        // ORDERING: Release pairs with `acquire` in `read`: whoever sees the version sees the copy.
+        word.store(version, Ordering::Release);
+        if record == next {
             self.records.insert(peer, record);
             // ORDERING: Release pairs with `acquire` in `used`.
             bytes
@@ -196,6 +202,35 @@ impl RemoteTableWriter {
                 .store(u64::from(next) + 1, Ordering::Release);
         }
         true
+    }
+
+    /// Writes the copy of a record that is not current; returns the version that makes it current.
+    fn write(&self, record: u32, incarnation: u32, state: State, said: &[u8]) -> u32 {
+        let bytes = self.table.bytes();
+        // ORDERING: Relaxed: only this thread writes.
+        let word = |at: u64| bytes.u32(at).load(Ordering::Relaxed);
+        let version = word(place(record) + VERSION);
+        let next = version.wrapping_add(1);
+        let (from, to) = (copy(record, version), copy(record, next));
+        let is_new = record as usize == self.records.len();
+        let mut kept = Vec::new();
+        let said = match !is_new && word(from + INCARNATION) == incarnation {
+            true => {
+                kept.resize(word(from + LEN) as usize, 0);
+                bytes.read(from + SAID, &mut kept);
+                &kept[..]
+            }
+            false => said,
+        };
+        // ORDERING: Relaxed, after a Release fence: whoever sees one of these stores sees that the
+        // copy had not been current any more since the version of the last change.
+        samite_mem::sync::fence(Ordering::Release);
+        let store = |at: u64, word: u32| bytes.u32(to + at).store(word, Ordering::Relaxed);
+        store(INCARNATION, incarnation);
+        store(STATE, state as u32);
+        store(LEN, said.len() as u32);
+        bytes.write(to + SAID, said);
+        next
     }
 }
 
@@ -239,5 +274,25 @@ mod tests {
         let reader = RemoteTable::attach(writer.fd().try_clone_to_owned().unwrap()).unwrap();
         let found = reader.get(peer(0)).unwrap();
         assert_eq!((found.state, &*found.said), (State::Dead, &b"said"[..]));
+    }
+    /// A writer that is killed in the middle of a change stops no reader: what was known before is
+    /// still there, whole.
+    #[test]
+    fn a_writer_that_stops_does_not_stop_the_readers() {
+        let mut writer = RemoteTableWriter::create().unwrap();
+        let reader = RemoteTable::attach(writer.fd().try_clone_to_owned().unwrap()).unwrap();
+        let peer = PeerId::new(1, 0);
+        for incarnation in 1..4 {
+            let said = vec![incarnation as u8; SAID_MAX];
+            assert!(writer.learn(peer, incarnation, State::Alive, &said));
+            // The change of which this is the beginning is never completed.
+            writer.write(0, incarnation + 1, State::Alive, b"another one");
+            let found = reader.get(peer).unwrap();
+            assert_eq!(
+                (found.incarnation, found.state),
+                (incarnation, State::Alive)
+            );
+            assert_eq!(*found.said, said);
+        }
     }
 }
