@@ -3,10 +3,11 @@
 use super::super::ledger::Ledger;
 use super::super::message::{NodeEntry, SlotEntry, Standing, encode};
 use super::super::nodes::Node;
-use super::super::{Config, Departure, Event, Membership, NodeId, NodeLife, State};
+use super::super::{Action, Config, Departure, Event, Membership, NodeId, NodeLife, State};
 use super::config;
 use super::world::{Step, World};
 use crate::Slot;
+use crate::node::{RemoteTable, RemoteTableWriter};
 use samite_mem::PEERS_MAX;
 
 /// Starts a domain of these hosts and lets it settle.
@@ -157,6 +158,40 @@ fn a_silent_head_is_told_of_in_time() {
         lost_after += 10;
     }
     assert!((60..=80).contains(&lost_after), "{lost_after}");
+}
+
+/// A node that joins while a slot is not free yet learns who the dead unit was.
+#[test]
+fn what_the_dead_said_is_told_to_nodes_that_never_knew_them() {
+    let mut agent = Membership::head(config(), 1, "head", &[0]);
+    let node = NodeId::new(1).unwrap();
+    agent.nodes.insert(node, Node::new(0, &[1], 0));
+    let told = encode(&SlotEntry {
+        sequence: 1,
+        slot: Slot(2),
+        incarnation: 3,
+        state: State::Dead,
+        identity: b"unit",
+    });
+    agent.apply_slots(node, 0, &told).unwrap();
+    let mut table = RemoteTableWriter::create().unwrap();
+    for action in &agent.out {
+        let Action::Unit {
+            peer,
+            incarnation,
+            state,
+            identity,
+        } = action
+        else {
+            panic!("{action:?}");
+        };
+        assert!(table.learn(*peer, *incarnation, *state, identity));
+    }
+    let fd = table.fd().try_clone_to_owned().unwrap();
+    let found = RemoteTable::attach(fd).unwrap().get(node.unit(Slot(2)));
+    let found = found.map(|found| (found.incarnation, found.state, found.said));
+    let unit = b"unit".as_slice().into();
+    assert_eq!(found, Some((3, State::Dead, unit)));
 }
 
 #[test]

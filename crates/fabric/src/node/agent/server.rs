@@ -311,6 +311,10 @@ impl Server {
             return self.node.unseat(life.0);
         }
         self.node.seat(member);
+        // Before its process knows: what it says of itself is lost when it dies.
+        if let Some(nodes) = &mut self.nodes {
+            nodes.tell_slots(&mut self.node);
+        }
         // A process that does not receive this either gives its seat up, or is dead.
         if control::send(socket.as_fd(), &Answer::Done, &[]).is_err()
             && let Some(index) = self.node.member(life)

@@ -13,10 +13,12 @@
 //! every half second. What units send each other goes by a [transport](crate::transport).
 //!
 //! # Files
-//! `mod` (events and actions) · `connection` (bytes) · `greeting` (who is trusted, pure)
+//! `mod` (events and actions) · `connection` (bytes) · `greeting` (who is trusted, pure) · `told`
+//! (what the others know of this node's slots, pure)
 
 mod connection;
 mod greeting;
+mod told;
 
 pub use greeting::Secret;
 
@@ -24,7 +26,7 @@ use super::node::Node;
 use crate::membership::{
     Action, Config, Event, Link, Membership, NAME_MAX, NAME_TAKEN, NodeLife, Refusal,
 };
-use crate::node::{Others, RemoteTableWriter, Slot, State};
+use crate::node::{Others, RemoteTableWriter, Slot};
 use crate::{Error, Result};
 use connection::{Connection, News};
 use rustix::event::{PollFd, PollFlags};
@@ -36,6 +38,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+use told::Told;
 
 /// Strangers that are being greeted at once; further ones wait in the queue of the kernel.
 const STRANGERS_MAX: usize = 16;
@@ -93,10 +96,7 @@ pub(super) struct Nodes {
     accepted: u64,
     /// The other nodes.
     known: BTreeMap<u32, NodeFacts>,
-    /// What the other agents were told of each slot.
-    told: BTreeMap<Slot, (u32, State)>,
-    /// When a life of a slot ended.
-    ended: BTreeMap<(Slot, u32), Instant>,
+    told: Told,
     start: Instant,
     ticked: Option<Instant>,
     config: Config,
@@ -110,6 +110,14 @@ pub(super) struct Nodes {
 #[derive(Debug, Default)]
 struct Due {
     raise_epoch: bool,
+}
+
+impl Due {
+    fn settle(self, node: &mut Node) {
+        if self.raise_epoch {
+            node.announce();
+        }
+    }
 }
 
 impl Nodes {
@@ -167,8 +175,8 @@ impl Nodes {
             connections: BTreeMap::new(),
             accepted: 0,
             known: BTreeMap::new(),
-            told: BTreeMap::new(),
-            ended: BTreeMap::new(),
+            // Some beats, as the machine wants it.
+            told: Told::new(Duration::from_millis(2 * config.beat)),
             start: Instant::now(),
             ticked: None,
             config,
@@ -260,11 +268,9 @@ impl Nodes {
     pub(super) fn serve(&mut self, ready: &[bool], node: &mut Node) -> Result<(), String> {
         let mut due = Due::default();
         self.hear(ready, &mut due);
-        self.tell_slots(node, &mut due);
         self.tick(&mut due);
-        if due.raise_epoch {
-            node.announce();
-        }
+        due.settle(node);
+        self.tell_slots(node);
         match self.over.take() {
             None => Ok(()),
             Some(why) => Err(why),
@@ -351,51 +357,26 @@ impl Nodes {
         }
     }
 
-    /// Tells the machine of the slots of this node that have changed.
-    fn tell_slots(&mut self, node: &Node, due: &mut Due) {
+    /// Tells the other agents of the slots of this node that have changed.
+    pub(super) fn tell_slots(&mut self, node: &mut Node) {
         if self.life.is_none() {
             return;
         }
-        let now = Instant::now();
-        // What a unit that is dead has sent may still be on its way to nodes that do not know it.
-        let linger = Duration::from_millis(2 * self.config.beat);
-        for (slot, mut state, incarnation) in node.slots().published() {
-            let told = self.told.get(&slot).copied();
-            let was_told = told.is_some_and(|(told, _)| told == incarnation);
-            // A number that was promised, and not taken, is not mentioned, nor one that is free.
-            if state == State::Free && (!was_told || told == Some((incarnation, State::Free))) {
-                continue;
+        let (mut due, now) = (Due::default(), Instant::now());
+        for (slot, state, incarnation) in node.slots().published() {
+            let said = || node.said_of(slot);
+            let changes = self.told.changes(slot, (state, incarnation), said, now);
+            for change in changes {
+                let event = Event::Slot {
+                    slot,
+                    incarnation: change.incarnation,
+                    state: change.state,
+                    identity: &change.said,
+                };
+                self.tell(event, &mut due);
             }
-            if state != State::Alive {
-                let ended = *self.ended.entry((slot, incarnation)).or_insert(now);
-                if state == State::Free && now - ended < linger {
-                    state = State::Dead;
-                }
-            }
-            if told == Some((incarnation, state)) {
-                continue;
-            }
-            let said = node.said_of(slot).unwrap_or_default();
-            if state == State::Alive && said.is_empty() {
-                continue;
-            }
-            self.told.insert(slot, (incarnation, state));
-            let identity = &said;
-            let event = Event::Slot {
-                slot,
-                incarnation,
-                state,
-                identity,
-            };
-            self.tell(event, due);
         }
-        let told = &self.told;
-        let is_over = |slot: &Slot, incarnation: u32| {
-            told.get(slot).is_some_and(|(told, state)| {
-                *told > incarnation || *told == incarnation && *state == State::Free
-            })
-        };
-        (self.ended).retain(|(slot, incarnation), _| !is_over(slot, *incarnation));
+        due.settle(node);
     }
 
     /// Tells the machine of an event, and carries out what it wants.
