@@ -63,8 +63,9 @@
 //!   [`Event::Closed`] comes after the last one, and nothing follows it. [`Action::Close`] lets
 //!   everything go out that was sent before.
 //! * Deliver [`Event::Tick`] about every [`Config::beat`], after the messages that have arrived by
-//!   then. A tick advances the time by at most a quarter of `silence`, so an agent that was stopped
-//!   processes the messages that arrived meanwhile before it considers their senders silent.
+//!   then. A tick advances the time by at most one beat, however long the agent was stopped: it
+//!   processes what arrived meanwhile, and has answered the calls of nodes that reconnect, before
+//!   it considers anyone silent or gone.
 //! * Report a slot as free only some beats after its unit is dead. A unit that no agent has seen
 //!   alive or dead is not reported, and what it sent may still be in flight.
 //! * Deliver what has arrived from a unit before the unit is shown as lost (T4 of
@@ -117,7 +118,7 @@ pub(crate) struct Config {
     pub beat: u64,
     /// An agent that has sent nothing for this long is considered gone; several beats.
     pub silence: u64,
-    /// How long a node whose connection broke may take to reconnect to the head.
+    /// How long a node whose connection broke may take to reconnect to the head; some beats.
     pub grace: u64,
     /// Maximum number of node numbers. When all are used, a new name gets the number of the node
     /// that has been gone for longest.
@@ -322,11 +323,11 @@ impl Membership {
         }
     }
 
-    /// Advances the time. A jump counts as at most a quarter of `silence`.
+    /// Advances the time. A jump counts as one beat.
     fn tick(&mut self, now: u64) {
         let last = self.ticked.replace(now).unwrap_or(now);
         let step = now.saturating_sub(last);
-        self.clock += step.min(self.config.silence / 4);
+        self.clock += step.min(self.config.beat);
         let has_beat = self.clock - self.beaten >= self.config.beat;
         if has_beat {
             self.beaten = self.clock;

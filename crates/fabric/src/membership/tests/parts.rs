@@ -92,6 +92,31 @@ fn an_agent_that_was_stopped_hears_before_it_judges() {
     assert!(world.ended.is_empty(), "{:?}", world.ended);
 }
 
+/// A node whose connection broke while the head was stopped has the time to call again.
+#[test]
+fn a_head_that_was_stopped_waits_for_who_reconnects() {
+    let mut world = domain(Config::default(), &[0, 1]);
+    let head = world.on_host(0).unwrap();
+    let [connection] = world.connections()[..] else {
+        panic!("one connection of two nodes");
+    };
+    world.step(&Step::Stop { process: head });
+    let keeps = [0, 0];
+    world.step(&Step::Break { connection, keeps });
+    world.step(&Step::Wait(60_000));
+    world.step(&Step::Continue { process: head });
+    // It hears that the connection broke, and then of the time; the call comes afterwards.
+    let end = 1;
+    world.step(&Step::Deliver { connection, end });
+    world.step(&Step::Tick { process: head });
+    world.step(&Step::Wait(2000));
+    world.step(&Step::Tick { process: head });
+    settle(&mut world);
+    world.check_rest(|_| true).unwrap();
+    assert!(world.ended.is_empty(), "{:?}", world.ended);
+    assert_eq!(life(&world, 1), Some((1, 0)));
+}
+
 #[test]
 fn a_name_belongs_to_the_life_that_is_connected() {
     let mut world = domain(config(), &[0, 1]);

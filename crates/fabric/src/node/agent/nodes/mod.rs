@@ -29,7 +29,7 @@ use crate::membership::{
 use crate::node::{Others, RemoteTableWriter, Slot};
 use crate::{Error, Result};
 use connection::{Connection, News};
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -42,6 +42,8 @@ use told::Told;
 
 /// Strangers that are being greeted at once; further ones wait in the queue of the kernel.
 const STRANGERS_MAX: usize = 16;
+/// How often the connections are looked at again before a tick, if something has arrived.
+const ROUNDS_MAX: usize = 8;
 /// How long a node waits to be admitted.
 const ADMISSION: Duration = Duration::from_secs(30);
 
@@ -192,7 +194,7 @@ impl Nodes {
         let until = Instant::now() + ADMISSION;
         let mut due = Due::default();
         loop {
-            self.tick(&mut due);
+            self.tick(&mut due)?;
             if let Some(why) = self.over.take() {
                 return Err(why);
             }
@@ -203,14 +205,7 @@ impl Nodes {
                 let head = self.network.join.as_deref().unwrap_or_default();
                 return Err(format!("the agent at {head} has not admitted this node"));
             }
-            let mut fds = self.poll_fds();
-            let at_most = timespec(self.next_tick());
-            match rustix::event::poll(&mut fds, Some(&at_most)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error.to_string()),
-            }
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            drop(fds);
+            let ready = self.poll(self.next_tick())?;
             self.hear(&ready, &mut due);
         }
     }
@@ -268,7 +263,7 @@ impl Nodes {
     pub(super) fn serve(&mut self, ready: &[bool], node: &mut Node) -> Result<(), String> {
         let mut due = Due::default();
         self.hear(ready, &mut due);
-        self.tick(&mut due);
+        self.tick(&mut due)?;
         due.settle(node);
         self.tell_slots(node);
         match self.over.take() {
@@ -277,12 +272,33 @@ impl Nodes {
         }
     }
 
-    fn tick(&mut self, due: &mut Due) {
-        if self.next_tick().is_zero() {
-            self.ticked = Some(Instant::now());
-            let now = self.start.elapsed().as_millis() as u64;
-            self.tell(Event::Tick { now }, due);
+    /// Tells the machine of the time, if that is due, after everything that has arrived.
+    fn tick(&mut self, due: &mut Due) -> std::result::Result<(), String> {
+        if !self.next_tick().is_zero() {
+            return Ok(());
         }
+        for _ in 0..ROUNDS_MAX {
+            let ready = self.poll(Duration::ZERO)?;
+            if !ready.contains(&true) {
+                break;
+            }
+            self.hear(&ready, due);
+        }
+        let at = Instant::now();
+        self.ticked = Some(at);
+        let now = at.duration_since(self.start).as_millis() as u64;
+        self.tell(Event::Tick { now }, due);
+        Ok(())
+    }
+
+    /// Waits for events on the listener and the connections.
+    fn poll(&self, at_most: Duration) -> std::result::Result<Vec<bool>, String> {
+        let mut fds = self.poll_fds();
+        match rustix::event::poll(&mut fds, Some(&timespec(at_most))) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
     }
 
     fn hear(&mut self, ready: &[bool], due: &mut Due) {
@@ -517,11 +533,10 @@ fn sentence(refusal: Refusal, network: &Network) -> String {
     }
 }
 
-pub(super) fn timespec(time: Duration) -> rustix::event::Timespec {
-    rustix::event::Timespec {
+pub(super) fn timespec(time: Duration) -> Timespec {
+    Timespec {
         tv_sec: time.as_secs() as i64,
-        // A millisecond more, so that the time is over afterwards.
-        tv_nsec: i64::from(time.subsec_nanos()).min(998_000_000) + 1_000_000,
+        tv_nsec: time.subsec_nanos().into(),
     }
 }
 
