@@ -45,6 +45,41 @@ pub(crate) enum Refusal {
     Distrusted,
 }
 
+/// Why the machine closes a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub(crate) enum WhyClosed {
+    /// The other agent refused this one, or has dismissed it.
+    #[error("the other agent refused this one: {0:?}")]
+    RefusedBy(Refusal),
+    /// This agent refused the caller.
+    #[error("the caller was refused: {0:?}")]
+    Refused(Refusal),
+    /// The other agent sent this, which breaks a rule.
+    #[error("the other agent broke a rule: {0}")]
+    BrokeRule(&'static str),
+    /// The node has another connection with this one.
+    #[error("the node called again")]
+    CalledAgain,
+    /// The node has left, or was lost.
+    #[error("the node is a member no more")]
+    NoMember,
+    /// Nothing was heard of a connected node.
+    #[error("nothing was heard of the node")]
+    Silent,
+    /// A call was not answered.
+    #[error("the node did not answer")]
+    Unanswered,
+    /// A caller did not say in time which node it is.
+    #[error("the caller did not say who it is")]
+    Unnamed,
+    /// Too many callers have not said yet which nodes they are.
+    #[error("too many callers have not said who they are")]
+    TooManyUnnamed,
+    /// The machine has ended.
+    #[error("the agent has ended")]
+    Over,
+}
+
 /// An event that an agent receives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Event<'a> {
@@ -79,9 +114,8 @@ pub(crate) enum Action {
     Connect { link: Link, address: Box<[u8]> },
     /// Send a message of at most [`MESSAGE_MAX`](super::message::MESSAGE_MAX) bytes.
     Send { link: Link, bytes: Vec<u8> },
-    /// Close a connection, after everything that was sent on it. No event for it follows. `why` is
-    /// for the log.
-    Close { link: Link, why: &'static str },
+    /// Close a connection, after everything that was sent on it. No event for it follows.
+    Close { link: Link, why: WhyClosed },
     /// This node is a member, in this life of the domain. Units may now join it.
     Admitted { domain: u64, life: NodeLife },
     /// This node cannot become a member. The machine has ended.

@@ -4,10 +4,7 @@
 use super::id::{NodeId, NodeLife};
 use super::links::{Holder, Line, Up};
 use super::message::{Message, Nonsense, VERSION};
-use super::{Action, Link, Membership, Refusal, send};
-
-/// Why a connection is closed to a head that has a node of this name: it may be gone soon.
-pub(crate) const NAME_TAKEN: &str = "a node of this name is connected";
+use super::{Action, Link, Membership, Refusal, WhyClosed, send};
 
 impl Membership {
     /// A connection of this agent is established: send the greeting.
@@ -63,7 +60,7 @@ impl Membership {
                     return Ok(());
                 }
                 let up = Up::new(link, self.clock, nodes, slots, self)?;
-                self.hang_up(from.node, "the node called again");
+                self.hang_up(from.node, WhyClosed::CalledAgain);
                 self.out.push(send(link, &self.hello(to, from.node)));
                 self.connect_line(from.node, up);
                 Ok(())
@@ -166,10 +163,7 @@ impl Membership {
     /// Handles a refusal. Only a refusal by the head ends anything; from others, it means that the
     /// connection is down.
     pub(super) fn was_refused(&mut self, link: Link, id: NodeId, refusal: Refusal) {
-        let why = match refusal {
-            Refusal::NameTaken => NAME_TAKEN,
-            _ => "the other side refused",
-        };
+        let why = WhyClosed::RefusedBy(refusal);
         self.out.push(Action::Close { link, why });
         self.closed(link);
         if id != NodeId::HEAD {
@@ -185,7 +179,7 @@ impl Membership {
 
     pub(super) fn refuse(&mut self, link: Link, refusal: Refusal) {
         self.out.push(send(link, &Message::Refused(refusal)));
-        let why = "the caller was refused";
+        let why = WhyClosed::Refused(refusal);
         self.out.push(Action::Close { link, why });
         self.closed(link);
     }

@@ -3,7 +3,7 @@
 use super::id::{NodeId, NodeLife};
 use super::ledger::Feed;
 use super::message::{Message, Nonsense, encode, entries};
-use super::{Action, Contact, Departure, Link, Membership, Stage, send};
+use super::{Action, Contact, Departure, Link, Membership, Stage, WhyClosed, send};
 
 /// Maximum number of callers that have not identified themselves. A further one is rejected.
 const STRANGERS_MAX: usize = 1024;
@@ -116,7 +116,7 @@ impl Membership {
     }
 
     /// Closes the connection with a node, if there is one.
-    pub(super) fn hang_up(&mut self, id: NodeId, why: &'static str) {
+    pub(super) fn hang_up(&mut self, id: NodeId, why: WhyClosed) {
         let link = self.nodes.get(&id).and_then(|node| node.line.link());
         if let Some(link) = link {
             self.out.push(Action::Close { link, why });
@@ -127,7 +127,7 @@ impl Membership {
     pub(super) fn accepted(&mut self, link: Link) {
         let is_stranger = |holder: &&Holder| matches!(holder, Holder::Stranger(_));
         if self.links.values().filter(is_stranger).count() >= STRANGERS_MAX {
-            let why = "too many callers have not said who they are";
+            let why = WhyClosed::TooManyUnnamed;
             self.out.push(Action::Close { link, why });
             return;
         }
@@ -191,6 +191,7 @@ impl Membership {
             Holder::Stranger(_) => None,
         };
         if self.links.contains_key(&link) {
+            let why = WhyClosed::BrokeRule(why);
             self.out.push(Action::Close { link, why });
         }
         match line {
@@ -278,7 +279,7 @@ impl Membership {
         self.links.retain(|link, holder| {
             let is_late = matches!(holder, Holder::Stranger(since) if now - *since > silence);
             if is_late {
-                let (link, why) = (*link, "the caller did not say who it is");
+                let (link, why) = (*link, WhyClosed::Unnamed);
                 self.out.push(Action::Close { link, why });
             }
             !is_late
@@ -295,7 +296,7 @@ impl Membership {
             Line::Up(up) if now - up.heard > silence => {
                 // The outage began with the last message, not now.
                 let heard = up.heard;
-                self.hang_up(id, "nothing was heard of the node");
+                self.hang_up(id, WhyClosed::Silent);
                 if let Some(node) = self.nodes.get_mut(&id) {
                     let (since, retry) = (heard, now);
                     node.line = Line::Down { since, retry };
@@ -311,7 +312,7 @@ impl Membership {
                 self.out.push(send(link, &Message::Beat { unreachable }));
             }
             Line::Calling { begun, .. } if now - begun > silence => {
-                self.hang_up(id, "the node did not answer");
+                self.hang_up(id, WhyClosed::Unanswered);
             }
             Line::Down { retry, .. } if now >= *retry && self.calls(id) => self.call(id),
             _ => {}

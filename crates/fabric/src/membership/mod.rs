@@ -91,8 +91,7 @@ mod nodes;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use event::{Action, Departure, Event, Link, Refusal};
-pub(crate) use greeting::NAME_TAKEN;
+pub(crate) use event::{Action, Departure, Event, Link, Refusal, WhyClosed};
 pub(crate) use id::{NodeId, NodeLife};
 pub(crate) use message::MESSAGE_MAX;
 
@@ -380,7 +379,7 @@ impl Membership {
     /// Ends the machine.
     fn end(&mut self, last: Action) {
         for link in std::mem::take(&mut self.links).into_keys() {
-            let why = "the agent has ended";
+            let why = WhyClosed::Over;
             self.out.push(Action::Close { link, why });
         }
         self.nodes.clear();

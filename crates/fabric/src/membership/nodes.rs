@@ -5,7 +5,9 @@ use super::id::{NodeId, NodeLife};
 use super::links::Line;
 use super::message::{NodeEntry, Nonsense, SlotEntry, Standing, entries};
 use super::mirror::Mirror;
-use super::{Action, Contact, Departure, IDENTITY_MAX, Membership, NAME_MAX, Stage, State};
+use super::{
+    Action, Contact, Departure, IDENTITY_MAX, Membership, NAME_MAX, Stage, State, WhyClosed,
+};
 
 /// Another node, in its present or its last life.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -140,7 +142,7 @@ impl Membership {
             });
         self.out.extend(lost);
         self.out.push(Action::NodeGone { epoch, life, how });
-        self.hang_up(id, "the node is a member no more");
+        self.hang_up(id, WhyClosed::NoMember);
         if id == NodeId::HEAD {
             self.lose_head();
         }

@@ -48,7 +48,48 @@ pub(super) enum News {
     Open,
     Message(Vec<u8>),
     /// It is over, and why.
-    Closed(String),
+    Closed(Ended),
+}
+
+/// Why a connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Ended {
+    #[error("this agent has closed it")]
+    Here,
+    #[error("the other side has closed it")]
+    There,
+    #[error("the other agent has another secret")]
+    OtherSecret,
+    #[error("the other agent is of another version")]
+    OtherVersion,
+    #[error("the other side is no agent")]
+    NoAgent,
+    #[error("nothing answers")]
+    NoAnswer,
+    #[error("the other side is too slow")]
+    TooSlow,
+    #[error("the other side takes nothing")]
+    TakesNothing,
+    #[error("a message of {0} bytes")]
+    TooLong(usize),
+    #[error("{0}")]
+    System(Errno),
+}
+
+impl Ended {
+    /// Returns whether it would end in the same way again.
+    pub(super) fn is_final(self) -> bool {
+        matches!(
+            self,
+            Ended::OtherSecret | Ended::OtherVersion | Ended::NoAgent
+        )
+    }
+}
+
+impl From<Errno> for Ended {
+    fn from(error: Errno) -> Ended {
+        Ended::System(error)
+    }
 }
 
 impl Connection {
@@ -127,7 +168,7 @@ impl Connection {
         news
     }
 
-    fn try_serve(&mut self, has_events: bool, news: &mut Vec<News>) -> Result<(), String> {
+    fn try_serve(&mut self, has_events: bool, news: &mut Vec<News>) -> Result<(), Ended> {
         if has_events {
             self.connected()?;
             self.read(news)?;
@@ -136,24 +177,24 @@ impl Connection {
             self.write()?;
         }
         if matches!(self.stage, Stage::Closing) && self.outbox.is_empty() {
-            return Err("closed".into());
+            return Err(Ended::Here);
         }
         if self.until.is_some_and(|until| Instant::now() > until) {
             return Err(match self.stage {
-                Stage::Connecting(_) => "it does not answer (is a firewall in between?)".into(),
-                _ => "it is too slow".into(),
+                Stage::Connecting(_) => Ended::NoAnswer,
+                _ => Ended::TooSlow,
             });
         }
         Ok(())
     }
 
-    fn connected(&mut self) -> Result<(), String> {
+    fn connected(&mut self) -> Result<(), Ended> {
         if !matches!(self.stage, Stage::Connecting(_)) {
             return Ok(());
         }
         match sockopt::socket_error(&self.socket) {
             Ok(Ok(())) => {}
-            Ok(Err(error)) | Err(error) => return Err(error.to_string()),
+            Ok(Err(error)) | Err(error) => return Err(error.into()),
         }
         let stage = std::mem::replace(&mut self.stage, Stage::Open);
         if let Stage::Connecting(greeting) = stage {
@@ -162,7 +203,7 @@ impl Connection {
         Ok(())
     }
 
-    fn read(&mut self, news: &mut Vec<News>) -> Result<(), String> {
+    fn read(&mut self, news: &mut Vec<News>) -> Result<(), Ended> {
         let mut bytes = vec![0; READ];
         // Of a stranger, no more is read than a greeting has.
         let most = match self.is_greeting() {
@@ -170,10 +211,10 @@ impl Connection {
             false => READ,
         };
         match recv(&self.socket, &mut bytes[..most], RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => return Err("the other agent has closed the connection".into()),
+            Ok((_, 0)) => return Err(Ended::There),
             Ok((_, read)) => self.inbox.extend_from_slice(&bytes[..read]),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         }
         if let Stage::Greeting(greeting) = &mut self.stage {
             match greeting.hear(&mut self.inbox) {
@@ -187,7 +228,7 @@ impl Connection {
                 Heard::Refused(sent, why) => {
                     self.outbox.extend_from_slice(&sent);
                     let _ = self.write();
-                    return Err(why.into());
+                    return Err(why);
                 }
             }
         }
@@ -200,12 +241,12 @@ impl Connection {
         Ok(())
     }
 
-    fn messages(&mut self, news: &mut Vec<News>) -> Result<(), String> {
+    fn messages(&mut self, news: &mut Vec<News>) -> Result<(), Ended> {
         let mut at = 0;
         while let Some(head) = self.inbox[at..].first_chunk::<4>() {
             let len = u32::from_le_bytes(*head) as usize;
             if len > MESSAGE_MAX {
-                return Err(format!("a message of {len} bytes"));
+                return Err(Ended::TooLong(len));
             }
             let Some(message) = self.inbox.get(at + 4..at + 4 + len) else {
                 break;
@@ -217,18 +258,18 @@ impl Connection {
         Ok(())
     }
 
-    fn write(&mut self) -> Result<(), String> {
+    fn write(&mut self) -> Result<(), Ended> {
         while !self.outbox.is_empty() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match send(&self.socket, &self.outbox, flags) {
                 Ok(sent) => drop(self.outbox.drain(..sent)),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             }
         }
         match self.outbox.len() > WAITING_MAX {
-            true => Err("it takes nothing".into()),
+            true => Err(Ended::TakesNothing),
             false => Ok(()),
         }
     }

@@ -3,11 +3,14 @@
 //!
 //! ```text
 //!   the agent that calls                         the agent that is called
-//!     magic, a nonce of 32 bytes ------------>     magic, a nonce of 32 bytes (sent at once, too)
+//!     magic, version, a nonce ---------------->    magic, version, a nonce (sent at once, too)
 //!     proof of "caller" and both nonces ----->     compares it
 //!     <-------------------------------------- 1, proof of "called" and both nonces; or 0
 //!     compares it
 //! ```
+//!
+//! The magic and the version are the same bytes in every version, so agents of different ones tell
+//! that from something that is no agent. A nonce has 32 bytes.
 //!
 //! A proof is the keyed hash (BLAKE3) of these bytes, with the secret as its key. Whoever listens
 //! learns nothing that helps later: nonces are random. What follows is not encrypted, and not
@@ -15,13 +18,18 @@
 //!
 //! At most [`FROM_CALLER`] bytes are accepted before the proof.
 
+use super::connection::Ended;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt;
 
-const MAGIC: [u8; 8] = *b"samite\0\x01";
+const MAGIC: [u8; 7] = *b"samite\0";
+const VERSION: u8 = 1;
 const NONCE: usize = 32;
 const PROOF: usize = 32;
-const HELLO: usize = MAGIC.len() + NONCE;
+const HELLO: usize = MAGIC.len() + 1 + NONCE;
+/// How the agent that was called answers the proof.
+const OTHER_SECRET: u8 = 0;
+const TRUSTED: u8 = 1;
 /// What a caller sends before it is trusted.
 pub(super) const FROM_CALLER: usize = HELLO + PROOF;
 
@@ -89,7 +97,7 @@ pub(super) enum Heard {
     /// The other one knows the secret; these are sent, and so many bytes were its greeting.
     Trusted(Vec<u8>),
     /// It does not: these are sent, and the connection is closed.
-    Refused(Vec<u8>, &'static str),
+    Refused(Vec<u8>, Ended),
 }
 
 impl Greeting {
@@ -104,62 +112,90 @@ impl Greeting {
 
     /// Returns what is sent first.
     pub(super) fn hello(&self) -> Vec<u8> {
-        [&MAGIC[..], &self.mine].concat()
+        [&MAGIC[..], &[VERSION], &self.mine].concat()
     }
 
     /// Takes what it understands from the beginning of the bytes that have arrived.
     pub(super) fn hear(&mut self, bytes: &mut Vec<u8>) -> Heard {
         let mut send = Vec::new();
-        let Some(theirs) = self.theirs else {
-            let begin = bytes.len().min(MAGIC.len());
-            if bytes[..begin] != MAGIC[..begin] {
-                let why = "it is no agent of this version of Samite";
-                return Heard::Refused(send, why);
-            }
-            let nonce = bytes.get(MAGIC.len()..HELLO);
-            let Some(nonce) = nonce.and_then(|nonce| <[u8; NONCE]>::try_from(nonce).ok()) else {
-                return Heard::More(send);
-            };
-            bytes.drain(..HELLO);
-            self.theirs = Some(nonce);
-            if self.is_caller {
-                let proof = self.secret.proof("caller", &nonce, &self.mine);
-                send.extend_from_slice(proof.as_bytes());
-            }
-            return match self.hear(bytes) {
-                Heard::More(more) => Heard::More([send, more].concat()),
-                Heard::Trusted(more) => Heard::Trusted([send, more].concat()),
-                Heard::Refused(more, why) => Heard::Refused([send, more].concat(), why),
-            };
-        };
-        let (role, at) = match self.is_caller {
-            true => ("called", 1),
-            false => ("caller", 0),
-        };
-        if self.is_caller && bytes.first().is_some_and(|first| *first != 1) {
-            return Heard::Refused(send, "it has another secret");
+        match self.try_hear(bytes, &mut send) {
+            Ok(false) => Heard::More(send),
+            Ok(true) => Heard::Trusted(send),
+            Err(why) => Heard::Refused(send, why),
         }
-        let proof = bytes.get(at..at + PROOF);
-        let Some(proof) = proof.and_then(|proof| <[u8; PROOF]>::try_from(proof).ok()) else {
-            return Heard::More(send);
+    }
+
+    /// Returns whether the other one knows the secret; false if more bytes have to arrive.
+    fn try_hear(&mut self, bytes: &mut Vec<u8>, send: &mut Vec<u8>) -> Result<bool, Ended> {
+        let theirs = match self.theirs {
+            Some(theirs) => theirs,
+            None => {
+                let Some(theirs) = nonce_of(bytes)? else {
+                    return Ok(false);
+                };
+                bytes.drain(..HELLO);
+                if self.is_caller {
+                    let proof = self.secret.proof("caller", &theirs, &self.mine);
+                    send.extend_from_slice(proof.as_bytes());
+                }
+                *self.theirs.insert(theirs)
+            }
         };
-        bytes.drain(..at + PROOF);
-        // In constant time.
-        let is_right = self.secret.proof(role, &self.mine, &theirs) == blake3::Hash::from(proof);
-        match (self.is_caller, is_right) {
-            (true, true) => Heard::Trusted(send),
-            (true, false) => Heard::Refused(send, "it has another secret"),
-            (false, true) => {
-                let proof = self.secret.proof("called", &theirs, &self.mine);
-                send.push(1);
-                send.extend_from_slice(proof.as_bytes());
-                Heard::Trusted(send)
-            }
-            (false, false) => {
-                send.push(0);
-                Heard::Refused(send, "it has another secret")
-            }
+        match self.is_caller {
+            true => self.hear_called(bytes, &theirs),
+            false => self.hear_caller(bytes, &theirs, send),
         }
+    }
+
+    fn hear_caller(
+        &self,
+        bytes: &mut Vec<u8>,
+        theirs: &[u8; NONCE],
+        send: &mut Vec<u8>,
+    ) -> Result<bool, Ended> {
+        let Some(proof) = bytes.first_chunk::<PROOF>().copied() else {
+            return Ok(false);
+        };
+        bytes.drain(..PROOF);
+        // In constant time, as hashes are compared.
+        if self.secret.proof("caller", &self.mine, theirs) != blake3::Hash::from(proof) {
+            send.push(OTHER_SECRET);
+            return Err(Ended::OtherSecret);
+        }
+        send.push(TRUSTED);
+        let proof = self.secret.proof("called", theirs, &self.mine);
+        send.extend_from_slice(proof.as_bytes());
+        Ok(true)
+    }
+
+    fn hear_called(&self, bytes: &mut Vec<u8>, theirs: &[u8; NONCE]) -> Result<bool, Ended> {
+        match bytes.first() {
+            None => return Ok(false),
+            Some(&TRUSTED) => {}
+            Some(&OTHER_SECRET) => return Err(Ended::OtherSecret),
+            Some(_) => return Err(Ended::NoAgent),
+        }
+        let Some(proof) = bytes[1..].first_chunk::<PROOF>().copied() else {
+            return Ok(false);
+        };
+        bytes.drain(..1 + PROOF);
+        match self.secret.proof("called", &self.mine, theirs) == blake3::Hash::from(proof) {
+            true => Ok(true),
+            false => Err(Ended::OtherSecret),
+        }
+    }
+}
+
+/// Returns the nonce at the beginning of a greeting, if all of it has arrived.
+fn nonce_of(bytes: &[u8]) -> Result<Option<[u8; NONCE]>, Ended> {
+    let (magic, rest) = bytes.split_at(bytes.len().min(MAGIC.len()));
+    if *magic != MAGIC[..magic.len()] {
+        return Err(Ended::NoAgent);
+    }
+    match rest.split_first() {
+        Some((&VERSION, nonce)) => Ok(nonce.first_chunk().copied()),
+        Some(_) => Err(Ended::OtherVersion),
+        None => Ok(None),
     }
 }
 
@@ -208,7 +244,7 @@ mod tests {
             assert!(ends.iter().all(|end| matches!(end, Heard::Trusted(_))));
             let ends = greet(same, "another secret, too", step);
             for end in ends {
-                assert!(matches!(end, Heard::Refused(_, "it has another secret")));
+                assert!(matches!(end, Heard::Refused(_, Ended::OtherSecret)));
             }
         }
         assert!(Secret::of(" too short      ").is_err());
@@ -234,6 +270,24 @@ mod tests {
         }
     }
 
+    /// An agent of another version is told from something that is no agent, by its first bytes.
+    #[test]
+    fn agents_of_other_versions_are_told_from_others() {
+        for is_caller in [false, true] {
+            let hear = |bytes: &[u8]| {
+                let mut side = Greeting::new(secret("a secret of a domain"), is_caller);
+                side.hear(&mut bytes.to_vec())
+            };
+            let refused = |why| Heard::Refused(Vec::new(), why);
+            assert_eq!(hear(b"samite\0"), Heard::More(Vec::new()));
+            let other = refused(Ended::OtherVersion);
+            assert_eq!(hear(&[&MAGIC[..], &[VERSION + 1]].concat()), other);
+            assert_eq!(hear(b"samite\0\xff and more"), other);
+            assert_eq!(hear(b"HTTP/1.1 400 Bad Request"), refused(Ended::NoAgent));
+            assert_eq!(hear(b"samite "), refused(Ended::NoAgent));
+        }
+    }
+
     proptest! {
         /// No bytes of a stranger are trusted, and none of them make an agent panic.
         #[test]
@@ -241,7 +295,7 @@ mod tests {
                                      has_magic: bool, is_caller: bool) {
             let mut side = Greeting::new(secret("a secret of a domain"), is_caller);
             let mut bytes = match has_magic {
-                true => [&MAGIC[..], &bytes].concat(),
+                true => [&MAGIC[..], &[VERSION], &bytes].concat(),
                 false => bytes,
             };
             let heard = side.hear(&mut bytes);

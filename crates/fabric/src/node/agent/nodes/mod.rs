@@ -14,28 +14,29 @@
 //!
 //! # Files
 //! `mod` (events and actions) · `connection` (bytes) · `greeting` (who is trusted, pure) · `told`
-//! (what the others know of this node's slots, pure)
+//! (what the others know of this node's slots, pure) · `over` (why a node cannot go on, in
+//! sentences)
 
 mod connection;
 mod greeting;
+mod over;
 mod told;
 
 pub use greeting::Secret;
 
 use super::node::Node;
-use crate::membership::{
-    Action, Config, Event, Link, Membership, NAME_MAX, NAME_TAKEN, NodeLife, Refusal,
-};
+use crate::membership::{Action, Config, Event, Link, Membership, NAME_MAX, NodeLife, WhyClosed};
 use crate::node::{Others, RemoteTableWriter, Slot};
 use crate::{Error, Result};
-use connection::{Connection, News};
+use connection::{Connection, Ended, News};
+use over::Over;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use told::Told;
@@ -102,10 +103,10 @@ pub(super) struct Nodes {
     start: Instant,
     ticked: Option<Instant>,
     config: Config,
-    /// Whether the first agent has a node of this name.
-    is_name_taken: bool,
+    /// Why the first agent was not reached, or did not admit this node, when it was last called.
+    obstacle: Option<Over>,
     /// Set if this node cannot go on.
-    over: Option<String>,
+    over: Option<Over>,
 }
 
 /// What the node has to do.
@@ -129,13 +130,11 @@ impl Nodes {
             domain: domain.to_owned(),
             why,
         };
-        let is_any = match network.listen.ip() {
-            IpAddr::V4(address) => address.is_unspecified(),
-            IpAddr::V6(address) => address.is_unspecified(),
-        };
-        if is_any {
+        // Also written as an address of IPv6.
+        if network.listen.ip().to_canonical().is_unspecified() {
             return Err(fail(format!(
-                "an agent does not listen on all interfaces: name an address of this machine instead of {}",
+                "an agent does not listen on all interfaces: name an address of this machine \
+                 instead of {}",
                 network.listen.ip()
             )));
         }
@@ -182,15 +181,16 @@ impl Nodes {
             start: Instant::now(),
             ticked: None,
             config,
-            is_name_taken: false,
+            obstacle: None,
             over: None,
         };
-        let life = nodes.wait_for_admission().map_err(fail)?;
+        let life = nodes.wait_for_admission();
+        let life = life.map_err(|why| fail(why.sentence(network)))?;
         tracing::info!(domain, node = %life, %address, "agent is a member");
         Ok((nodes, life))
     }
 
-    fn wait_for_admission(&mut self) -> std::result::Result<NodeLife, String> {
+    fn wait_for_admission(&mut self) -> Result<NodeLife, Over> {
         let until = Instant::now() + ADMISSION;
         let mut due = Due::default();
         loop {
@@ -202,8 +202,7 @@ impl Nodes {
                 return Ok(life);
             }
             if Instant::now() > until {
-                let head = self.network.join.as_deref().unwrap_or_default();
-                return Err(format!("the agent at {head} has not admitted this node"));
+                return Err(Over::NotAdmitted);
             }
             let ready = self.poll(self.next_tick())?;
             self.hear(&ready, &mut due);
@@ -263,17 +262,15 @@ impl Nodes {
     pub(super) fn serve(&mut self, ready: &[bool], node: &mut Node) -> Result<(), String> {
         let mut due = Due::default();
         self.hear(ready, &mut due);
-        self.tick(&mut due)?;
+        let ticked = self.tick(&mut due);
         due.settle(node);
         self.tell_slots(node);
-        match self.over.take() {
-            None => Ok(()),
-            Some(why) => Err(why),
-        }
+        let over = ticked.err().map(Over::from).or(self.over);
+        over.map_or(Ok(()), |why| Err(why.sentence(&self.network)))
     }
 
     /// Tells the machine of the time, if that is due, after everything that has arrived.
-    fn tick(&mut self, due: &mut Due) -> std::result::Result<(), String> {
+    fn tick(&mut self, due: &mut Due) -> Result<(), Errno> {
         if !self.next_tick().is_zero() {
             return Ok(());
         }
@@ -292,11 +289,11 @@ impl Nodes {
     }
 
     /// Waits for events on the listener and the connections.
-    fn poll(&self, at_most: Duration) -> std::result::Result<Vec<bool>, String> {
+    fn poll(&self, at_most: Duration) -> Result<Vec<bool>, Errno> {
         let mut fds = self.poll_fds();
         match rustix::event::poll(&mut fds, Some(&timespec(at_most))) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error),
         }
         Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
     }
@@ -331,22 +328,15 @@ impl Nodes {
                     self.tell(Event::Message { link, bytes }, due);
                 }
                 News::Closed(why) => {
+                    tracing::debug!(?link, %why, "a connection of two agents is over");
                     let was = self.connections.remove(&link);
-                    let was_heard = was.is_some_and(|was| {
-                        // A stranger was never mentioned, and what the machine has closed is over.
+                    // A stranger was never mentioned, and what the machine has closed is over.
+                    let is_known = was.is_some_and(|was| {
                         let is_stranger = was.is_greeting() && matches!(link, Link::In(_));
                         !is_stranger && !was.is_closing()
                     });
-                    if matches!(link, Link::Out(_)) && why == "it has another secret" {
-                        let head = self.network.join.as_deref().unwrap_or_default();
-                        if self.life.is_none() {
-                            self.over = Some(format!(
-                                "the agent at {head} has another secret: give both the same one (--secret FILE)"
-                            ));
-                        }
-                    }
-                    tracing::debug!(?link, why, "a connection of two agents is over");
-                    if was_heard {
+                    if is_known {
+                        self.met(link, Over::Unreached(why));
                         self.tell(Event::Closed { link }, due);
                     }
                 }
@@ -354,6 +344,17 @@ impl Nodes {
             if !self.connections.contains_key(&link) {
                 break;
             }
+        }
+    }
+
+    /// Notes why a call of the first agent was in vain, until that has admitted this node.
+    fn met(&mut self, link: Link, obstacle: Over) {
+        if self.life.is_some() || matches!(link, Link::In(_)) {
+            return;
+        }
+        self.obstacle = Some(obstacle);
+        if obstacle.is_final() {
+            self.over = Some(obstacle);
         }
     }
 
@@ -421,6 +422,7 @@ impl Nodes {
                     }
                     Some(Err(error)) => {
                         tracing::debug!(%error, "an agent cannot be called");
+                        self.met(link, Over::Unreached(error.into()));
                         closed.push_back(link);
                     }
                     None => closed.push_back(link),
@@ -435,14 +437,18 @@ impl Nodes {
                 }
             }
             Action::Close { link, why } => {
-                self.is_name_taken |= why == NAME_TAKEN;
-                tracing::debug!(?link, why, "a connection of two agents is closed");
+                tracing::debug!(?link, %why, "a connection of two agents is closed");
+                match why {
+                    WhyClosed::RefusedBy(refusal) => self.met(link, Over::Refused(refusal)),
+                    WhyClosed::Unanswered => self.met(link, Over::Unreached(Ended::NoAnswer)),
+                    _ => {}
+                }
                 if let Some(connection) = self.connections.get_mut(&link) {
                     connection.close();
                 }
             }
             Action::Admitted { domain, life } => (self.domain, self.life) = (domain, Some(life)),
-            Action::NotAdmitted(refusal) => self.over = Some(sentence(refusal, &self.network)),
+            Action::NotAdmitted(refusal) => self.over = Some(Over::Refused(refusal)),
             Action::NodeJoined {
                 life,
                 name,
@@ -474,24 +480,16 @@ impl Nodes {
             Action::RaiseEpoch => due.raise_epoch = true,
             Action::HeadLost { finally } => {
                 let head = self.network.join.as_deref().unwrap_or_default();
-                if self.life.is_none() {
-                    self.over = Some(match self.is_name_taken {
-                        true => sentence(Refusal::NameTaken, &self.network),
-                        false => format!(
-                            "no agent answers at {head} (is it running, and is no firewall in between?)"
-                        ),
-                    });
+                if self.life.is_none() && self.over.is_none() {
+                    self.over = self.obstacle.or(Some(Over::Unreached(Ended::NoAnswer)));
                 }
                 tracing::warn!(head, finally, "the first agent of the domain is silent");
             }
             Action::HeadBack => tracing::info!("the first agent of the domain is back"),
             Action::Fenced => {
-                self.over = Some(
-                    "this node was cut off for so long that the others have declared it lost"
-                        .into(),
-                );
+                self.over = Some(Over::Fenced);
             }
-            Action::Left => self.over = Some("this node has left the domain".into()),
+            Action::Left => self.over = Some(Over::Left),
         }
     }
 }
@@ -504,7 +502,7 @@ pub(crate) struct Far {
     pub(crate) domain: u64,
 }
 
-fn resolve(address: &str) -> std::result::Result<SocketAddr, String> {
+fn resolve(address: &str) -> Result<SocketAddr, String> {
     let found = address.to_socket_addrs().map_err(|error| {
         format!("{address} is no address of an agent, as node7:7000 or 10.0.0.7:7000: {error}")
     })?;
@@ -512,25 +510,6 @@ fn resolve(address: &str) -> std::result::Result<SocketAddr, String> {
     found
         .next()
         .ok_or_else(|| format!("{address} names no machine"))
-}
-
-fn sentence(refusal: Refusal, network: &Network) -> String {
-    let head = network.join.as_deref().unwrap_or_default();
-    let name = &network.name;
-    match refusal {
-        Refusal::Version => format!("the agent at {head} is of another version of Samite"),
-        Refusal::NotHead => {
-            format!("the agent at {head} is not the first one of its domain: join that one")
-        }
-        Refusal::NameTaken => {
-            format!(
-                "the domain has a node {name} already: give this one another name (--node NAME)"
-            )
-        }
-        Refusal::Full => format!("the domain of {head} is full"),
-        Refusal::Ending => format!("the domain of {head} is ending"),
-        other => format!("the agent at {head} refuses this node ({other:?})"),
-    }
 }
 
 pub(super) fn timespec(time: Duration) -> Timespec {
@@ -551,3 +530,6 @@ impl Node {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests;
