@@ -1,7 +1,7 @@
-//! A connection with the agent of another node: a greeting, then messages with their lengths.
+//! A connection with the agent of another node: a greeting, then messages.
 
 use super::greeting::{FROM_CALLER, Greeting, Heard, Secret};
-use crate::membership::MESSAGE_MAX;
+use super::session::Session;
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ pub(super) struct Connection {
 enum Stage {
     Connecting(Greeting),
     Greeting(Greeting),
-    Open,
+    Open(Session),
     /// What is left is sent.
     Closing,
 }
@@ -64,6 +64,10 @@ pub(super) enum Ended {
     OtherVersion,
     #[error("the other side is no agent")]
     NoAgent,
+    #[error("the agent is called by an address that is not its own")]
+    OtherAddress,
+    #[error("a message is not the other agent's, or not its next one")]
+    Forged,
     #[error("nothing answers")]
     NoAnswer,
     #[error("the other side is too slow")]
@@ -81,7 +85,7 @@ impl Ended {
     pub(super) fn is_final(self) -> bool {
         matches!(
             self,
-            Ended::OtherSecret | Ended::OtherVersion | Ended::NoAgent
+            Ended::OtherSecret | Ended::OtherVersion | Ended::OtherAddress | Ended::NoAgent
         )
     }
 }
@@ -93,9 +97,9 @@ impl From<Errno> for Ended {
 }
 
 impl Connection {
-    /// Accepts a caller.
-    pub(super) fn accepted(socket: OwnedFd, secret: Secret) -> Connection {
-        let greeting = Greeting::new(secret, false);
+    /// Accepts a caller of the address `own`.
+    pub(super) fn accepted(socket: OwnedFd, secret: Secret, own: SocketAddr) -> Connection {
+        let greeting = Greeting::new(secret, false, own);
         Connection::new(socket, Stage::Greeting, greeting)
     }
 
@@ -111,7 +115,7 @@ impl Connection {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(error) => return Err(error),
         }
-        let greeting = Greeting::new(secret, true);
+        let greeting = Greeting::new(secret, true, address);
         Ok(Connection::new(socket, Stage::Connecting, greeting))
     }
 
@@ -146,11 +150,11 @@ impl Connection {
         }
     }
 
-    /// Queues a message.
+    /// Queues a message, if the connection is open.
     pub(super) fn send(&mut self, message: &[u8]) {
-        let len = message.len() as u32;
-        self.outbox.extend_from_slice(&len.to_le_bytes());
-        self.outbox.extend_from_slice(message);
+        if let Stage::Open(session) = &mut self.stage {
+            session.seal(message, &mut self.outbox);
+        }
     }
 
     /// Closes it after what was sent.
@@ -196,7 +200,7 @@ impl Connection {
             Ok(Ok(())) => {}
             Ok(Err(error)) | Err(error) => return Err(error.into()),
         }
-        let stage = std::mem::replace(&mut self.stage, Stage::Open);
+        let stage = std::mem::replace(&mut self.stage, Stage::Closing);
         if let Stage::Connecting(greeting) = stage {
             self.stage = Stage::Greeting(greeting);
         }
@@ -219,9 +223,9 @@ impl Connection {
         if let Stage::Greeting(greeting) = &mut self.stage {
             match greeting.hear(&mut self.inbox) {
                 Heard::More(sent) => self.outbox.extend_from_slice(&sent),
-                Heard::Trusted(sent) => {
+                Heard::Trusted(sent, session) => {
                     self.outbox.extend_from_slice(&sent);
-                    self.stage = Stage::Open;
+                    self.stage = Stage::Open(session);
                     self.until = None;
                     news.push(News::Open);
                 }
@@ -232,29 +236,13 @@ impl Connection {
                 }
             }
         }
-        if matches!(self.stage, Stage::Open) {
-            self.messages(news)?;
+        if let Stage::Open(session) = &mut self.stage {
+            let take = |message| news.push(News::Message(message));
+            session.open(&mut self.inbox, take)?;
         }
         if matches!(self.stage, Stage::Closing) {
             self.inbox.clear();
         }
-        Ok(())
-    }
-
-    fn messages(&mut self, news: &mut Vec<News>) -> Result<(), Ended> {
-        let mut at = 0;
-        while let Some(head) = self.inbox[at..].first_chunk::<4>() {
-            let len = u32::from_le_bytes(*head) as usize;
-            if len > MESSAGE_MAX {
-                return Err(Ended::TooLong(len));
-            }
-            let Some(message) = self.inbox.get(at + 4..at + 4 + len) else {
-                break;
-            };
-            news.push(News::Message(message.to_vec()));
-            at += 4 + len;
-        }
-        self.inbox.drain(..at);
         Ok(())
     }
 
@@ -278,5 +266,44 @@ impl Connection {
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::socketpair;
+
+    /// A message that somebody adds to those of a trusted agent ends the connection.
+    #[test]
+    fn a_message_of_somebody_else_ends_the_connection() {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let secret = Secret::of("the secret of a test").unwrap();
+        let address = ([10, 0, 0, 7], 7000).into();
+        let mut connection = Connection::accepted(ours, secret.clone(), address);
+        let mut say = |bytes: &[u8]| {
+            assert_eq!(send(&theirs, bytes, SendFlags::NOSIGNAL), Ok(bytes.len()));
+            connection.serve(true)
+        };
+        let hear = || {
+            let mut bytes = vec![0; 1000];
+            let heard = recv(&theirs, &mut bytes[..], RecvFlags::DONTWAIT).unwrap();
+            bytes.truncate(heard.1);
+            bytes
+        };
+        let mut greeting = Greeting::new(secret, true, address);
+        assert_eq!(say(&greeting.hello()), []);
+        let Heard::More(proof) = greeting.hear(&mut hear()) else {
+            panic!("the agent that was called waits for a proof");
+        };
+        assert_eq!(say(&proof), [News::Open]);
+        let Heard::Trusted(_, mut session) = greeting.hear(&mut hear()) else {
+            panic!("it trusts the proof");
+        };
+        let mut sealed = Vec::new();
+        session.seal(b"beat", &mut sealed);
+        assert_eq!(say(&sealed), [News::Message(b"beat".into())]);
+        assert_eq!(say(&sealed), [News::Closed(Ended::Forged)]);
     }
 }

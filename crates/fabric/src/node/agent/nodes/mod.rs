@@ -13,13 +13,14 @@
 //! every half second. What units send each other goes by a [transport](crate::transport).
 //!
 //! # Files
-//! `mod` (events and actions) · `connection` (bytes) · `greeting` (who is trusted, pure) · `told`
-//! (what the others know of this node's slots, pure) · `over` (why a node cannot go on, in
-//! sentences)
+//! `mod` (events and actions) · `connection` (bytes) · `greeting` (who is trusted, pure) ·
+//! `session` (whose messages are trusted, pure) · `told` (what the others know of this node's slots,
+//! pure) · `over` (why a node cannot go on, in sentences)
 
 mod connection;
 mod greeting;
 mod over;
+mod session;
 mod told;
 
 pub use greeting::Secret;
@@ -367,7 +368,8 @@ impl Nodes {
                 tracing::debug!(%from, "an agent calls");
                 self.accepted += 1;
                 let socket = OwnedFd::from(stream);
-                let connection = Connection::accepted(socket, self.network.secret.clone());
+                let connection =
+                    Connection::accepted(socket, self.network.secret.clone(), self.address);
                 self.connections.insert(Link::In(self.accepted), connection);
             }
             Err(error) => tracing::debug!(%error, "no connection was accepted"),

@@ -42,16 +42,15 @@ impl Over {
     /// Returns the sentence: what is wrong, and what its user can do.
     pub(super) fn sentence(self, network: &Network) -> String {
         let head = network.join.as_deref().unwrap_or_default();
-        let other_version = || {
-            format!(
+        match self {
+            Over::Unreached(Ended::OtherVersion) | Over::Refused(Refusal::Version) => format!(
                 "the agent at {head} is of another version of Samite: install the same one on all \
                  machines"
-            )
-        };
-        match self {
-            Over::Unreached(Ended::OtherVersion) | Over::Refused(Refusal::Version) => {
-                other_version()
-            }
+            ),
+            Over::Unreached(Ended::OtherAddress) => format!(
+                "the agent at {head} listens at another address: join it there (addresses must \
+                 not be translated, nor ports forwarded, between agents)"
+            ),
             Over::Unreached(Ended::OtherSecret) => format!(
                 "the agent at {head} has another secret: give both the same one (--secret FILE)"
             ),
