@@ -2,6 +2,7 @@
 //! connection stays in the set until its time is over.
 
 use super::control::{self, Answer, DomainFacts, Request};
+use super::listener::Listener;
 use super::node::{Member, Node};
 use super::nodes::{self, Network, Nodes};
 use crate::Error;
@@ -10,7 +11,6 @@ use crate::node::{Others, SAID_MAX};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::SocketFlags;
 use std::time::{Duration, Instant};
 
 /// How an agent is started.
@@ -44,8 +44,6 @@ const CANDIDATE_TIME: Duration = Duration::from_secs(5);
 const SILENT_MAX: usize = 8;
 /// The longest time for which a caller may be silent.
 const SILENT_TIME: Duration = Duration::from_millis(500);
-/// The pause after a connection could not be accepted (no descriptors are left).
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// The agent of a domain.
 #[derive(Debug)]
@@ -54,9 +52,8 @@ struct Server {
     node: Node,
     /// The other nodes of the domain.
     nodes: Option<Nodes>,
-    listener: OwnedFd,
+    listener: Listener,
     callers: Vec<Caller>,
-    pause_until: Option<Instant>,
 }
 
 /// Runs the agent of a domain until it is told to stop (SIGTERM) or `samite run` ends. Calls
@@ -86,9 +83,8 @@ pub fn run(config: &AgentConfig, ready: impl FnOnce()) -> Result<(), Error> {
         domain: config.domain.clone(),
         node,
         nodes,
-        listener,
+        listener: Listener::new(listener),
         callers: Vec::new(),
-        pause_until: None,
     };
     loop {
         server.turn().map_err(fail)?;
@@ -98,13 +94,7 @@ pub fn run(config: &AgentConfig, ready: impl FnOnce()) -> Result<(), Error> {
 impl Server {
     /// Waits for one event and acts on it.
     fn turn(&mut self) -> Result<(), String> {
-        let is_paused = self.pause_until.is_some_and(|until| Instant::now() < until);
-        let listens = if is_paused {
-            PollFlags::empty()
-        } else {
-            PollFlags::IN
-        };
-        let mut fds = vec![PollFd::new(&self.listener, listens)];
+        let mut fds = vec![self.listener.poll_fd()];
         let callers = self.callers.iter();
         fds.extend(callers.map(|caller| PollFd::new(&caller.socket, PollFlags::IN)));
         let mut watched = Vec::new();
@@ -119,9 +109,10 @@ impl Server {
         // Three things happen by time: reclamation is retried (survivors report through memory what
         // they have seen), silent callers are dismissed, and agents exchange beats.
         let retry = Duration::from_millis(20);
-        let timed = self.node.is_reclaiming() || !self.callers.is_empty() || is_paused;
-        let beat = self.nodes.as_ref().map(Nodes::next_tick);
-        let at_most = (timed.then_some(retry).into_iter()).chain(beat).min();
+        let timed = self.node.is_reclaiming() || !self.callers.is_empty();
+        let beat = self.nodes.as_ref().map(Nodes::wakes_in);
+        let at_most = [timed.then_some(retry), beat, self.listener.resumes_in()];
+        let at_most = at_most.into_iter().flatten().min();
         let at_most = at_most.map(nodes::timespec);
         match rustix::event::poll(&mut fds, at_most.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -170,14 +161,8 @@ impl Server {
 
     /// Accepts a connection, and reads what was sent on it already.
     fn accept(&mut self) {
-        let socket = match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
-            Ok(socket) => socket,
-            Err(Errno::CONNABORTED | Errno::INTR | Errno::AGAIN) => return,
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be taken");
-                self.pause_until = Some(Instant::now() + PAUSE);
-                return;
-            }
+        let Some(socket) = self.listener.accept() else {
+            return;
         };
         let pid = control::set_timeout(socket.as_fd(), SILENT_TIME)
             .and_then(|()| control::check_credentials(socket.as_fd()));
@@ -327,7 +312,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{AddressFamily, SocketType, socketpair};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     fn pair() -> (OwnedFd, OwnedFd) {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
@@ -341,9 +326,8 @@ mod tests {
             domain: "last-moment".into(),
             node: Node::create(NodeLife::HEAD, 1 << 20).unwrap(),
             nodes: None,
-            listener: control::socket().unwrap(),
+            listener: Listener::new(control::socket().unwrap()),
             callers: Vec::new(),
-            pause_until: None,
         };
         let (theirs, ours) = pair();
         let request = Request::Facts { after: None };

@@ -73,7 +73,10 @@ impl Secret {
 
     /// Returns a new random secret, as text.
     pub fn generate() -> String {
-        random().iter().map(|byte| format!("{byte:02x}")).collect()
+        random::<32>()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     }
 }
 
@@ -90,8 +93,9 @@ fn bytes_of(address: SocketAddr) -> [u8; ADDRESS] {
     bytes
 }
 
-fn random() -> [u8; NONCE] {
-    let mut bytes = [0; NONCE];
+/// Returns bytes that nobody can guess.
+pub(super) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
     let mut filled = 0;
     while filled < bytes.len() {
         // It is interrupted only before the kernel has its first random bytes.

@@ -25,24 +25,24 @@ mod told;
 
 pub use greeting::Secret;
 
+use super::listener::Listener;
 use super::node::Node;
 use crate::membership::{Action, Config, Event, Link, Membership, NAME_MAX, NodeLife, WhyClosed};
 use crate::node::{Others, RemoteTableWriter, Slot};
 use crate::{Error, Result};
 use connection::{Connection, Ended, News};
 use over::Over;
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::event::{PollFd, Timespec};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use told::Told;
 
-/// Strangers that are being greeted at once; further ones wait in the queue of the kernel.
+/// Callers that have not greeted yet: the one that has not for longest makes room for the next, so
+/// that silent ones do not keep a node from reconnecting.
 const STRANGERS_MAX: usize = 16;
 /// How often the connections are looked at again before a tick, if something has arrived.
 const ROUNDS_MAX: usize = 8;
@@ -90,7 +90,7 @@ pub struct NodeFacts {
 pub(super) struct Nodes {
     network: Network,
     machine: Membership,
-    listener: TcpListener,
+    listener: Listener,
     address: SocketAddr,
     /// A random number of the life of the domain.
     domain: u64,
@@ -154,9 +154,7 @@ impl Nodes {
         let address = address.and_then(|()| listener.local_addr());
         let address = address.map_err(|error| fail(error.to_string()))?;
         let config = Config::default();
-        let mut random = [0; 8];
-        let _ = getrandom(&mut random, GetRandomFlags::empty());
-        let number = u64::from_le_bytes(random);
+        let number = u64::from_le_bytes(greeting::random());
         let said = address.to_string();
         let (name, said) = (network.name.as_str(), said.as_bytes());
         let machine = match &network.join {
@@ -169,7 +167,7 @@ impl Nodes {
         let mut nodes = Nodes {
             network: network.clone(),
             machine,
-            listener,
+            listener: Listener::new(listener.into()),
             address,
             domain: number,
             life: network.join.is_none().then_some(NodeLife::HEAD),
@@ -205,7 +203,7 @@ impl Nodes {
             if Instant::now() > until {
                 return Err(Over::NotAdmitted);
             }
-            let ready = self.poll(self.next_tick())?;
+            let ready = self.poll(self.wakes_in())?;
             self.hear(&ready, &mut due);
         }
     }
@@ -237,20 +235,21 @@ impl Nodes {
 
     /// Returns what has to be polled: [`Nodes::serve`] takes the events in the same order.
     pub(super) fn poll_fds(&self) -> Vec<PollFd<'_>> {
-        let strangers = self.connections.values();
-        let strangers = strangers.filter(|other| other.is_greeting()).count();
-        let accepts = match strangers < STRANGERS_MAX {
-            true => PollFlags::IN,
-            false => PollFlags::empty(),
-        };
-        let mut fds = vec![PollFd::from_borrowed_fd(self.listener.as_fd(), accepts)];
+        let mut fds = vec![self.listener.poll_fd()];
         let all = self.connections.values();
         fds.extend(all.map(|other| PollFd::new(other, other.waits_for())));
         fds
     }
 
     /// Returns after how long [`Nodes::serve`] is due.
-    pub(super) fn next_tick(&self) -> Duration {
+    pub(super) fn wakes_in(&self) -> Duration {
+        let tick = self.next_tick();
+        self.listener
+            .resumes_in()
+            .map_or(tick, |time| time.min(tick))
+    }
+
+    fn next_tick(&self) -> Duration {
         let beat = Duration::from_millis(self.config.beat);
         self.ticked
             .map_or(Duration::ZERO, |at| beat.saturating_sub(at.elapsed()))
@@ -359,20 +358,26 @@ impl Nodes {
         }
     }
 
+    /// Accepts those that call.
     fn accept(&mut self) {
-        match self.listener.accept() {
-            Ok((stream, from)) => {
-                if stream.set_nonblocking(true).is_err() {
-                    return;
-                }
-                tracing::debug!(%from, "an agent calls");
-                self.accepted += 1;
-                let socket = OwnedFd::from(stream);
-                let connection =
-                    Connection::accepted(socket, self.network.secret.clone(), self.address);
-                self.connections.insert(Link::In(self.accepted), connection);
+        for _ in 0..STRANGERS_MAX {
+            let Some(socket) = self.listener.accept() else {
+                return;
+            };
+            // In the order in which they came.
+            let all = self.connections.iter();
+            let is_stranger = |(link, other): &(&Link, &Connection)| {
+                matches!(link, Link::In(_)) && other.is_greeting()
+            };
+            let strangers: Vec<Link> = all.filter(is_stranger).map(|(link, _)| *link).collect();
+            if strangers.len() >= STRANGERS_MAX {
+                tracing::debug!("a caller that has not greeted makes room for another one");
+                self.connections.remove(&strangers[0]);
             }
-            Err(error) => tracing::debug!(%error, "no connection was accepted"),
+            self.accepted += 1;
+            let secret = self.network.secret.clone();
+            let connection = Connection::accepted(socket, secret, self.address);
+            self.connections.insert(Link::In(self.accepted), connection);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::Identity;
 use crate::node::{Cpus, RemoteTable, State};
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::thread;
 
@@ -145,4 +145,31 @@ fn nodes_learn_who_the_dead_were() {
     });
     assert_eq!((info.incarnation, info.identity), (life.1, identity));
     assert_eq!(others.state(peer), Some((State::Dead, life.1)));
+}
+
+/// Any number of silent strangers leave room for a node.
+#[test]
+fn silent_strangers_keep_no_node_out() {
+    let mut head = Agent::begin(&network("one", None));
+    let call = |head: &mut Agent| {
+        let mut stranger = TcpStream::connect(head.nodes.address).unwrap();
+        stranger.set_nonblocking(true).unwrap();
+        // It was accepted when the agent has greeted it.
+        head.serve_until(|_| match stranger.read(&mut [0; 100]) {
+            Ok(read) => (read > 0).then_some(()),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                None
+            }
+        });
+        stranger
+    };
+    let mut strangers: Vec<TcpStream> = (0..2 * STRANGERS_MAX).map(|_| call(&mut head)).collect();
+    assert_eq!(head.nodes.connections.len(), STRANGERS_MAX);
+    // Those that were silent for longest are gone.
+    let mut is_gone = |at: usize| matches!(strangers[at].read(&mut [0]), Ok(0));
+    assert!(is_gone(0) && is_gone(STRANGERS_MAX - 1));
+    assert!(!is_gone(STRANGERS_MAX));
+    let two = head.admit("two");
+    assert_eq!(two.nodes.facts().len(), 2);
 }
