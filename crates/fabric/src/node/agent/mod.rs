@@ -12,7 +12,8 @@
 //! `control` (requests, answers, socket) · `client` (how a process asks) · `extents` (how it asks
 //! for memory) · `book` (extents and budget, pure) · `jobs` (which units have joined, pure) ·
 //! `slots` (which process has which number, pure) · `node` (the agent's state of a node) · `server`
-//! (the loop) · `listener` (a socket that it accepts from) · `nodes` (the agents of other nodes) · `service` (the services that it hosts)
+//! (the loop) · `listener` (a socket that it accepts from) · `nodes` (the agents of other nodes) ·
+//! `service` (the services that it hosts)
 
 mod book;
 pub(crate) mod client;

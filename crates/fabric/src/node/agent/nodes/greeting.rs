@@ -20,8 +20,8 @@
 //!
 //! The address is the one that the caller has called, and the one at which the called agent
 //! listens: they are the same. So an agent that calls an address which someone else has now is not
-//! passed on to another agent. Someone on the way between two agents can pass their greeting on, but
-//! has no key, and can neither change what follows nor add to it. An agent that is reached by
+//! passed on to another agent. Someone on the way between two agents can pass their greeting on,
+//! but has no key, and can neither change what follows nor add to it. An agent that is reached by
 //! another address than its own, as behind a translation of addresses or a forwarded port, is
 //! refused. What follows is not encrypted.
 //!

@@ -14,8 +14,8 @@
 //!
 //! # Files
 //! `mod` (events and actions) · `connection` (bytes) · `greeting` (who is trusted, pure) ·
-//! `session` (whose messages are trusted, pure) · `told` (what the others know of this node's slots,
-//! pure) · `over` (why a node cannot go on, in sentences)
+//! `session` (whose messages are trusted, pure) · `told` (what the others know of this node's
+//! slots, pure) · `over` (why a node cannot go on, in sentences)
 
 mod connection;
 mod greeting;

@@ -4,10 +4,10 @@
 //!   length of the message (4 bytes), code (16 bytes), message
 //! ```
 //!
-//! The code is the beginning of a keyed hash (BLAKE3) of the direction, the number of the message on
-//! this connection and way, and the message. Its key comes from the [greeting](super::greeting), and
-//! no other connection has it. So a message that someone else has made, changed, repeated, moved or
-//! taken out ends the connection. Messages can be read by others, and the last ones can be missing.
+//! The code is the beginning of a keyed hash (BLAKE3) of the direction, the number of the message
+//! in that direction, and the message. Its key comes from the [greeting](super::greeting), and no
+//! other connection has it. So a message that someone else has made, changed, repeated, moved or
+//! taken out ends the connection. Others can read messages, and can keep the last ones back.
 
 use super::connection::Ended;
 use crate::membership::MESSAGE_MAX;
