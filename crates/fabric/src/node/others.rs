@@ -68,6 +68,12 @@ impl Others {
         postcard::to_stdvec(&said).expect("plain data is encodable")
     }
 
+    /// Returns the identity in what a unit has told other nodes of itself.
+    pub(crate) fn identity(said: &[u8]) -> Option<Identity> {
+        let said: Said = postcard::from_bytes(said).ok()?;
+        Some(said.identity)
+    }
+
     /// Returns the present incarnation of a peer, or its last one; `None` if its number was never
     /// used.
     fn get(&self, peer: PeerId) -> Option<Remote> {

@@ -6,7 +6,9 @@
 //! are known never to join, and none of them is a member any more.
 //!
 //! Any process of the user can send the agent any request. So a process that reports the end of a
-//! unit must be an ancestor of those that joined, and what is remembered is bounded.
+//! unit must be an ancestor of those that joined here, and what is remembered is bounded.
+//!
+//! Units of other nodes count like those of this one: their agents report them.
 
 use crate::{Identity, PeerId, UnitLife};
 use serde::{Deserialize, Serialize};
@@ -38,8 +40,8 @@ struct Job {
     /// The units of the whole job, as those that joined said; the maximum until one has.
     wanted: u32,
     number: u64,
-    /// The ancestors of the first unit that joined: one of them started the job. `None`: no unit
-    /// has joined.
+    /// The ancestors of the first unit that joined on this node: one of them started the job here.
+    /// `None`: no unit has joined here.
     starters: Option<Vec<i32>>,
     /// The process that reported the end of a unit.
     told_by: Option<i32>,
@@ -226,26 +228,30 @@ impl Jobs {
         self.jobs.remove(&oldest).is_some()
     }
 
-    /// Records a unit that has joined, a process with these ancestors. Returns whether those that
-    /// wait for units should ask: its program is complete, or others of its job have left, and are
-    /// no longer seen among the living.
+    /// Records a unit that has joined, a process with these ancestors; `None`: on another node.
+    /// Returns whether those that wait for units should ask: its program is complete, or others of
+    /// its job have left, and are no longer seen among the living.
     pub(crate) fn joined(
         &mut self,
         identity: &Identity,
         peer: PeerId,
         incarnation: u32,
-        ancestors: &[i32],
+        ancestors: Option<&[i32]>,
     ) -> bool {
         let job = self.job(&identity.job);
         let came_before = matches!(job.units.get(&identity.unit), Some(Unit::Joined { .. }));
-        let is_stranger = |told_by: i32| !ancestors.contains(&told_by);
-        let is_of_another = job.told_by.is_some_and(is_stranger);
+        let is_of_another = match (ancestors, job.told_by) {
+            (Some(ancestors), Some(told_by)) => !ancestors.contains(&told_by),
+            _ => false,
+        };
         if (came_before || is_of_another) && !job.lives() {
             // No process is left of the earlier run of this name; or none of it ever joined, and
             // the process that reported its units did not start this one.
             *job = Job::new(job.number);
         }
-        job.starters.get_or_insert_with(|| ancestors.to_vec());
+        if let Some(ancestors) = ancestors {
+            job.starters.get_or_insert_with(|| ancestors.to_vec());
+        }
         job.wanted = identity.units;
         let unit = Unit::Joined {
             identity: identity.clone(),

@@ -12,7 +12,7 @@ use crate::node::agent::control::{Answer, DomainFacts, PEERS_OF_ANSWER, Request}
 use crate::node::agent::jobs::Jobs;
 use crate::node::agent::slots::{Life, Slots};
 use crate::node::agent::{Book, jobs};
-use crate::node::{Cpus, Layout, PeerTableWriter};
+use crate::node::{Cpus, Layout, Others, PeerTableWriter, State};
 use crate::{Error, Identity, PeerInfo};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
@@ -85,6 +85,16 @@ impl Dying {
         }
         self.process.is_none()
     }
+}
+
+/// What the agent of another node has reported of a unit there.
+#[derive(Debug)]
+pub(in crate::node::agent) struct Report {
+    pub(in crate::node::agent) peer: PeerId,
+    pub(in crate::node::agent) incarnation: u32,
+    pub(in crate::node::agent) state: State,
+    /// What it says of itself.
+    pub(in crate::node::agent) said: Box<[u8]>,
 }
 
 impl Node {
@@ -211,7 +221,7 @@ impl Node {
             &member.identity,
             peer.of(self.number),
             incarnation,
-            &member.ancestors,
+            Some(&member.ancestors),
         );
         if is_news {
             self.table.bump_roster();
@@ -219,6 +229,33 @@ impl Node {
         self.slots.seat(peer);
         self.members.push(member);
         self.announce();
+    }
+
+    /// Records what the agent of another node has reported of a unit there. Returns whether those
+    /// that wait for units should ask.
+    pub(in crate::node::agent) fn learn(&mut self, report: &Report) -> bool {
+        let is_news = match report.state {
+            State::Alive => self.learn_joined(report),
+            State::Dead => self.jobs.left(report.peer, report.incarnation),
+            State::Free => false,
+        };
+        if is_news {
+            self.table.bump_roster();
+        }
+        is_news
+    }
+
+    fn learn_joined(&mut self, report: &Report) -> bool {
+        let Some(identity) = Others::identity(&report.said) else {
+            tracing::error!(peer = %report.peer, "what a unit of another node says of itself cannot be read");
+            return false;
+        };
+        if let Err(why) = self.jobs.check(&identity) {
+            tracing::error!(peer = %report.peer, why, "a unit of another node contradicts what is known here");
+            return false;
+        }
+        self.jobs
+            .joined(&identity, report.peer, report.incarnation, None)
     }
 
     /// Frees a promised number. Its process had the arena, so it may have written to it.

@@ -26,7 +26,7 @@ mod told;
 pub use greeting::Secret;
 
 use super::listener::Listener;
-use super::node::Node;
+use super::node::{Node, Report};
 use crate::membership::{Action, Config, Event, Link, Membership, NAME_MAX, NodeLife, WhyClosed};
 use crate::node::{Others, RemoteTableWriter, Slot};
 use crate::{Error, Result};
@@ -103,6 +103,8 @@ pub(super) struct Nodes {
     told: Told,
     start: Instant,
     ticked: Option<Instant>,
+    /// What other agents have reported, for the node.
+    reports: Vec<Report>,
     config: Config,
     /// Why the first agent was not reached, or did not admit this node, when it was last called.
     obstacle: Option<Over>,
@@ -114,14 +116,6 @@ pub(super) struct Nodes {
 #[derive(Debug, Default)]
 struct Due {
     raise_epoch: bool,
-}
-
-impl Due {
-    fn settle(self, node: &mut Node) {
-        if self.raise_epoch {
-            node.announce();
-        }
-    }
 }
 
 impl Nodes {
@@ -179,6 +173,7 @@ impl Nodes {
             told: Told::new(Duration::from_millis(2 * config.beat)),
             start: Instant::now(),
             ticked: None,
+            reports: Vec::new(),
             config,
             obstacle: None,
             over: None,
@@ -263,7 +258,7 @@ impl Nodes {
         let mut due = Due::default();
         self.hear(ready, &mut due);
         let ticked = self.tick(&mut due);
-        due.settle(node);
+        self.settle(due, node);
         self.tell_slots(node);
         let over = ticked.err().map(Over::from).or(self.over);
         over.map_or(Ok(()), |why| Err(why.sentence(&self.network)))
@@ -400,7 +395,18 @@ impl Nodes {
                 self.tell(event, &mut due);
             }
         }
-        due.settle(node);
+        self.settle(due, node);
+    }
+
+    /// Does what the node has to do after events.
+    fn settle(&mut self, due: Due, node: &mut Node) {
+        let mut announces = due.raise_epoch;
+        for report in self.reports.drain(..) {
+            announces |= node.learn(&report);
+        }
+        if announces {
+            node.announce();
+        }
     }
 
     /// Tells the machine of an event, and carries out what it wants.
@@ -483,6 +489,12 @@ impl Nodes {
                 if !self.table.learn(peer, incarnation, state, &identity) {
                     tracing::error!(%peer, "a unit of another node is left out: the table is full");
                 }
+                self.reports.push(Report {
+                    peer,
+                    incarnation,
+                    state,
+                    said: identity,
+                });
             }
             Action::RaiseEpoch => due.raise_epoch = true,
             Action::HeadLost { finally } => {
