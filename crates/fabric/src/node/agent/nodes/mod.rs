@@ -13,17 +13,20 @@
 //! every half second. What units send each other goes by a [transport](crate::transport).
 //!
 //! # Files
-//! `mod` (events and actions) · `connection` (bytes) · `greeting` (who is trusted, pure) ·
-//! `session` (whose messages are trusted, pure) · `told` (what the others know of this node's
-//! slots, pure) · `over` (why a node cannot go on, in sentences)
+//! `network` (what an agent is started with) · `mod` (events and actions) · `connection` (bytes) ·
+//! `greeting` (who is trusted, pure) · `session` (whose messages are trusted, pure) · `told` (what
+//! the others know of this node's slots, pure) · `over` (why a node cannot go on, in sentences)
 
 mod connection;
 mod greeting;
+mod network;
 mod over;
 mod session;
 mod told;
 
 pub use greeting::Secret;
+pub(crate) use network::Far;
+pub use network::{FarTransport, Network, NodeFacts};
 
 use super::listener::Listener;
 use super::node::{Node, Report};
@@ -31,13 +34,13 @@ use crate::membership::{Action, Config, Event, Link, Membership, NAME_MAX, NodeL
 use crate::node::{Others, RemoteTableWriter, Slot};
 use crate::{Error, Result};
 use connection::{Connection, Ended, News};
+use network::resolve;
 use over::Over;
 use rustix::event::{PollFd, Timespec};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 use told::Told;
 
@@ -48,42 +51,6 @@ const STRANGERS_MAX: usize = 16;
 const ROUNDS_MAX: usize = 8;
 /// How long a node waits to be admitted.
 const ADMISSION: Duration = Duration::from_secs(30);
-
-/// How a node is one of several.
-#[derive(Clone, Debug)]
-pub struct Network {
-    /// The name of this node, which no other node of the domain has.
-    pub name: String,
-    /// The address of an interface of this node, at which other agents reach this one. Port 0: any
-    /// that is free.
-    pub listen: SocketAddr,
-    /// The address of the first agent of the domain; `None`: this is the first one.
-    pub join: Option<String>,
-    /// What all agents of the domain know, and nobody else.
-    pub secret: Secret,
-    /// How units reach those of other nodes.
-    pub transport: FarTransport,
-}
-
-/// How units reach those of other nodes, by UCX. What is `None` is chosen by UCX.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FarTransport {
-    /// Its transports, as in `UCX_TLS`.
-    pub transports: Option<String>,
-    /// Its devices, as in `UCX_NET_DEVICES`.
-    pub devices: Option<String>,
-}
-
-/// A node of the domain, as this agent knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeFacts {
-    /// Its number.
-    pub number: u32,
-    /// Its name.
-    pub name: String,
-    /// Where its agent is reached.
-    pub address: String,
-}
 
 /// The agents of other nodes; see the module's documentation.
 #[derive(Debug)]
@@ -511,24 +478,6 @@ impl Nodes {
             Action::Left => self.over = Some(Over::Left),
         }
     }
-}
-
-/// What a unit is told that joins a node of several.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Far {
-    pub(crate) transport: FarTransport,
-    /// The number of the domain, which frames between nodes have.
-    pub(crate) domain: u64,
-}
-
-fn resolve(address: &str) -> Result<SocketAddr, String> {
-    let found = address.to_socket_addrs().map_err(|error| {
-        format!("{address} is no address of an agent, as node7:7000 or 10.0.0.7:7000: {error}")
-    })?;
-    let mut found = found.into_iter();
-    found
-        .next()
-        .ok_or_else(|| format!("{address} names no machine"))
 }
 
 pub(super) fn timespec(time: Duration) -> Timespec {
