@@ -9,6 +9,7 @@ mod copy_probe;
 mod doctor;
 mod edges;
 mod ends;
+mod hosts;
 mod info;
 mod network;
 mod outcome;
@@ -104,6 +105,9 @@ enum Command {
     /// Become a unit (started by `samite run`)
     #[command(hide = true)]
     ExecUnit(ExecUnitArgs),
+    /// Run the units of this machine for a job on several (started by `samite run --hosts`)
+    #[command(hide = true)]
+    Host,
     /// End what units started when the launcher is killed (started by `samite run`)
     #[command(hide = true)]
     Guard,
@@ -259,6 +263,7 @@ fn carry_out(chosen: Command, workflow: Option<Workflow>, given: &[String]) -> R
         }
         Command::Agent(args) => agent::run(&args),
         Command::ExecUnit(args) => exec_unit(args),
+        Command::Host => hosts::serve(),
         Command::Guard => {
             samite_launch::guard(std::io::stdin().lock());
             Ok(ExitCode::SUCCESS)

@@ -1,6 +1,7 @@
 //! `samite run`: makes a plan from the command line, and runs it.
 
 use crate::ends::Ends;
+use crate::hosts::HostsArgs;
 use crate::outcome::Outcome;
 use crate::screen::{Screen, Stalled, note, printable, warn};
 use crate::words::is_workflow;
@@ -40,7 +41,7 @@ pub(crate) struct RunArgs {
     /// Name under which the processes find each other [default: the job's name and a unique
     /// number]. If no `samite agent` of this name runs, this job starts one, which ends with the
     /// job
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "hosts")]
     domain: Option<String>,
     /// Change a setting; `samite config show` prints them all
     #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append)]
@@ -70,6 +71,8 @@ pub(crate) struct RunArgs {
         hide_possible_values = true
     )]
     tag_output: YesNo,
+    #[command(flatten)]
+    hosts: HostsArgs,
     /// A workflow FILE.toml, or a program and its arguments
     #[arg(
         required = true,
@@ -331,11 +334,15 @@ fn prepare(
     plan.id = unique(&plan.job)?;
     // A separate domain, unless the user gave a name to share.
     plan.domain = args.domain.clone().unwrap_or_else(|| plan.id.clone());
-    plan.agent = crate::agent::command(executable, &plan.domain)?;
+    match args.hosts.are_given() {
+        true => args.hosts.complete(&mut plan, executable)?,
+        false => plan.agent = crate::agent::command(executable, &plan.domain)?,
+    }
     // An agent that already runs has its own budget.
     let budget = settings.config.memory.budget.set().map(|bytes| bytes.get());
     let budget = budget.filter(|_| plan.agent.is_some());
-    if !args.force {
+    // What other machines have is not known here.
+    if !args.force && !args.hosts.are_given() {
         if let Some(why) = crate::agent::too_small(plan.units() as u64, budget) {
             return Err(UsageError(why).into());
         }
@@ -420,7 +427,8 @@ fn run_to_end(
 ) -> Result<()> {
     let screen = Screen::start(args.tag_output == YesNo::Yes)?;
     plan.backlog = Some(screen.backlog());
-    let mut ends = Ends::of(&plan);
+    // The hosts of a job tell their agents themselves.
+    let mut ends = plan.hosts.is_empty().then(|| Ends::of(&plan));
     let mut unused = Vec::new();
     let result = samite_launch::run(&plan, Some(interrupts), &mut |event| {
         // A unit that is started again may still join.
@@ -430,6 +438,7 @@ fn run_to_end(
             again: false,
             ..
         } = &event
+            && let Some(ends) = &mut ends
         {
             ends.tell(name, *exit);
         }

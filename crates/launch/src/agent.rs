@@ -29,7 +29,7 @@ pub(crate) fn start(
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Process, Error> {
     let (mut agent, stdout) = Process::start_agent(plan, argv)?;
-    on_event(agent.started());
+    agent.started().into_iter().for_each(&mut *on_event);
     match wait_until_ready(&mut agent, stdout, interrupts, on_event)? {
         Readiness::Ready => Ok(agent),
         Readiness::Closed => {

@@ -1,5 +1,6 @@
 //! The errors between reading a workflow file and the end of its job.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -140,6 +141,16 @@ pub enum Error {
         /// Its last lines.
         said: Vec<String>,
     },
+    /// A host of the job cannot take part, or was lost.
+    #[error("host {host} cannot take part, or was lost: {why}{}", said_last(said))]
+    Host {
+        /// Its name.
+        host: String,
+        /// What happened.
+        why: String,
+        /// The last lines of its start command.
+        said: Vec<String>,
+    },
     /// A unit failed; the others were ended.
     #[error(
         "{unit} {exit}{}{}; the other units were ended",
@@ -231,7 +242,7 @@ samite_mem::error_codes!(Error, "launch", {
     NothingToRun = 705, ProcessLimit = 706, FileLimit = 707, Spawn = 708, AgentStart = 709,
     AgentSilent = 710, AgentLost = 711, UnitFailed = 712, Interrupted = 713, System = 714,
     SettingsTooLong = 715, UnitsDisagree = 716, TimedOut = 717, OutputFile = 718,
-    CreateOutput = 719, InputIsOutput = 720,
+    CreateOutput = 719, InputIsOutput = 720, Host = 721,
 });
 
 impl Error {
@@ -265,7 +276,7 @@ impl Error {
 }
 
 /// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// It exited with this code.
     Code(i32),

@@ -15,12 +15,12 @@
 //! `plan` the plan and the search for a program · `workflow` the file, its programs and edges ·
 //! `parameters` the values that a workflow leaves open · `source` lines and nearest names for
 //! messages · `setup` what a unit is started with · `spawn` one process · `units` which run ·
-//! `files` for input and output · `agent` the start of the agent · `output` lines from pipes ·
-//! `words` the last words of a process · `backlog` lines that are not read yet · `job` the run
-//! (`judge`: what ends mean) · `reap` children that have ended · `cause` which failure was the
-//! first one · `signals` signals as file descriptors · `limits` file descriptors · `exec` what a
-//! new unit does before it becomes its program · `guard` ends groups after the launcher was killed
-//! · `error`.
+//! `hosts` the machines of a job on several · `files` for input and output · `agent` the start of
+//! the agent · `output` lines from pipes · `words` the last words of a process · `backlog` lines
+//! that are not read yet · `job` the run (`judge`: what ends mean, `far`: units of other machines)
+//! · `reap` children that have ended · `cause` which failure was the first one · `signals` signals
+//! as file descriptors · `limits` file descriptors · `exec` what a new unit does before it becomes
+//! its program · `guard` ends groups after the launcher was killed · `error`.
 //!
 //! # Rules
 //! * Every process leads its own group. The whole group is killed when the process ends, or when
@@ -66,6 +66,7 @@ mod error;
 mod exec;
 mod files;
 mod guard;
+mod hosts;
 mod job;
 mod limits;
 mod output;
@@ -85,11 +86,12 @@ pub use cause::follows_a_loss;
 pub use error::{Error, Exit};
 pub use exec::ExecUnit;
 pub use guard::guard;
+pub use hosts::{HostSide, Node, serve};
 pub use job::run;
 pub use limits::{files_allowed, files_needed};
 pub use output::{Event, Line, Progress, Stream};
 pub use parameters::Parameter;
-pub use plan::{Cpus, Name, Plan, Program, find_program};
+pub use plan::{Cpus, Host, Name, Plan, Program, find_program};
 pub use setup::Setup;
 pub use signals::Interrupts;
 pub use source::nearest;

@@ -7,7 +7,7 @@
 use crate::files::OutputFile;
 use crate::plan::Name;
 use crate::words::{LastWords, plain};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::path::Path;
 use std::rc::Rc;
@@ -109,7 +109,7 @@ impl Line<'_> {
 }
 
 /// A standard stream of a unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stream {
     /// Standard output.
     Stdout,
@@ -118,7 +118,7 @@ pub enum Stream {
 }
 
 /// A progress report of a unit.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// The number of steps that are done.
     pub step: u64,
@@ -198,6 +198,18 @@ impl Output {
         let (pipes, mut sink) = self.split(name, on_event);
         let mut ready = ready.iter().copied();
         pipes.retain_mut(|pipe| !ready.next().unwrap_or(false) || pipe.read(&mut sink).is_some());
+    }
+
+    /// Takes a line that a host has read.
+    pub(crate) fn line(
+        &mut self,
+        name: &Name,
+        stream: Stream,
+        (text, complete): (&[u8], bool),
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) {
+        let (_, mut sink) = self.split(name, on_event);
+        sink.line(stream, text, complete);
     }
 
     /// Reads what the pipes hold at this moment, and shows unfinished lines. What another process

@@ -4,13 +4,14 @@ use crate::source::nearest_file;
 use crate::{Backlog, Error, Setup};
 use rustix::fs::Access;
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Everything that [`crate::run`] needs.
-#[derive(Debug, Clone)]
+/// Everything that [`crate::run`] needs. It can be sent to another machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
     /// The name of the job, for people.
     pub job: String,
@@ -40,7 +41,31 @@ pub struct Plan {
     pub listen: Duration,
     /// What the caller has queued and not shown yet; without a queue, it has to show events
     /// quickly.
+    #[serde(skip)]
     pub backlog: Option<Backlog>,
+    /// The machines on which the units run, and agents, too; [`Plan::agent`] is ignored then. None:
+    /// all run here.
+    pub hosts: Vec<Host>,
+    /// The secret of the agents of these machines.
+    pub secret: String,
+    /// The folder of the launcher, which these machines need, too.
+    pub cwd: PathBuf,
+}
+
+/// A machine on which units run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// Its address, at which the others reach it.
+    pub address: String,
+    /// The command that starts `samite host` there: its standard input and output are connected
+    /// with the launcher.
+    pub command: Vec<OsString>,
+    /// Transports and devices of UCX between machines; `None`: chosen by UCX.
+    pub transports: Option<String>,
+    /// As above.
+    pub devices: Option<String>,
 }
 
 impl Plan {
@@ -68,7 +93,18 @@ impl Plan {
             listen: Duration::from_secs(1),
             timeout: None,
             backlog: None,
+            hosts: Vec::new(),
+            secret: String::new(),
+            cwd: PathBuf::from("."),
         }
+    }
+
+    /// Returns the number of the host on which a unit runs: each host has as many units of each
+    /// program as the others, or one more, in the order of their ranks. `None`: it runs here.
+    pub(crate) fn host_of(&self, program: usize, rank: u32) -> Option<usize> {
+        let (hosts, units) = (self.hosts.len() as u64, self.programs[program].units);
+        let host = u64::from(rank) * hosts / u64::from(units.max(1));
+        (hosts > 0).then_some(host as usize)
     }
 
     /// Returns the names of all units, in order.
@@ -91,7 +127,7 @@ impl Plan {
 }
 
 /// One program of a job.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Program {
     /// Its name in the job; units are called `name.rank`.
     pub name: String,
@@ -110,6 +146,7 @@ pub struct Program {
     /// How long its units may take to end after they were asked to; `None`: [`Plan::grace`].
     pub grace: Option<Duration>,
     /// The signal that asks its units to end.
+    #[serde(with = "signal")]
     pub stop_signal: Signal,
     /// The programs that have to be ready before this one starts.
     pub after: Vec<String>,
@@ -159,8 +196,24 @@ impl Program {
     }
 }
 
+/// A signal, as its number.
+mod signal {
+    use super::Signal;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(signal: &Signal, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_i32(signal.as_raw())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Signal, D::Error> {
+        let number = i32::deserialize(from)?;
+        Signal::from_named_raw(number).ok_or_else(|| D::Error::custom("no signal"))
+    }
+}
+
 /// The processors that the units of a program may use, as lists like `0-3,8`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cpus {
     /// All that the launcher may use.
     Any,
@@ -202,6 +255,14 @@ impl Name {
     pub fn agent() -> Self {
         Self {
             program: "agent".to_owned(),
+            rank: None,
+        }
+    }
+
+    /// Creates the name of a host.
+    pub(crate) fn host(name: &str) -> Self {
+        Self {
+            program: format!("host {name}"),
             rank: None,
         }
     }

@@ -1,11 +1,12 @@
 //! What a unit is started with, besides its executable.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The arguments, the environment and the files of a unit.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// Its arguments.
     pub args: Vec<OsString>,

@@ -2,9 +2,10 @@
 
 use crate::error::{Error, Exit};
 use crate::files::{OutputFiles, open_input};
+use crate::hosts::RemoteUnit;
 use crate::limits::{self, Pipes};
 use crate::output::{Event, Output, Stream, pipe};
-use crate::plan::{Name, Plan};
+use crate::plan::{Name, Plan, Program};
 use crate::setup::Setup;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpgid, getpid, kill_process, kill_process_group, waitid,
@@ -13,7 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The place of a unit in its job.
@@ -44,13 +45,35 @@ pub(crate) struct Process {
     /// How often the unit was started again.
     pub(crate) restarts: u32,
     was_killed: bool,
-    child: Child,
+    body: Body,
     exit: Option<Exit>,
     /// When its end was noticed.
     pub(crate) ended_at: Option<Instant>,
 }
 
+/// Where a process is.
+#[derive(Debug)]
+enum Body {
+    Here(Child),
+    OnHost(RemoteUnit),
+}
+
 impl Process {
+    /// Has a host start a unit of the plan. Its start is reported later.
+    pub(crate) fn start_on_host(
+        plan: &Plan,
+        place: &UnitPlace,
+        files: &OutputFiles,
+        unit: RemoteUnit,
+    ) -> Self {
+        let program = &plan.programs[place.program];
+        let output = output_of(program, place.rank, Vec::new(), files);
+        let name = Name::unit(&program.name, place.rank);
+        let mut unit = Self::of(name, output, Body::OnHost(unit));
+        (unit.stop, unit.grace) = (program.stop_signal, program.grace);
+        unit
+    }
+
     /// Starts a unit of the plan.
     pub(crate) fn start_unit(
         plan: &Plan,
@@ -75,12 +98,7 @@ impl Process {
             .env("SAMITE_SIZE", program.units.to_string())
             .env("SAMITE_UNIT", place.unit.to_string())
             .env("SAMITE_UNITS", wanted.to_string());
-        let output = |readers| {
-            let outputs = [&setup.stdout, &setup.stderr];
-            let outputs = outputs.map(|path| files.get(path.as_ref()));
-            let output = Output::new(program.prefix, readers).into_files(outputs);
-            output.ready_after(program.ready.clone())
-        };
+        let output = |readers| output_of(program, rank, readers, files);
         let unit = settle(&mut command, setup)
             .and_then(|()| start_unit(command, name.clone(), pipes, output));
         let mut unit = unit.map_err(|source| spawn_error(name, place.started, wanted, source))?;
@@ -106,6 +124,10 @@ impl Process {
     }
 
     fn new(name: Name, output: Output, child: Child) -> Self {
+        Self::of(name, output, Body::Here(child))
+    }
+
+    fn of(name: Name, output: Output, body: Body) -> Self {
         Self {
             name,
             output,
@@ -115,7 +137,7 @@ impl Process {
             again: None,
             restarts: 0,
             was_killed: false,
-            child,
+            body,
             exit: None,
             ended_at: None,
         }
@@ -146,12 +168,10 @@ impl Process {
         self.was_killed
     }
 
-    /// Returns the event of its start.
-    pub(crate) fn started(&self) -> Event<'_> {
-        Event::Started {
-            name: &self.name,
-            pid: self.pid(),
-        }
+    /// Returns the event of its start; `None`: its host has not reported it yet.
+    pub(crate) fn started(&self) -> Option<Event<'_>> {
+        let name = &self.name;
+        self.pid().map(|pid| Event::Started { name, pid })
     }
 
     /// Returns the event of its end.
@@ -164,8 +184,25 @@ impl Process {
         }
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+    /// Returns its process id; `None`: its host has not reported it yet.
+    fn pid(&self) -> Option<u32> {
+        match &self.body {
+            Body::Here(child) => Some(child.id()),
+            Body::OnHost(unit) => unit.pid,
+        }
+    }
+
+    /// Returns the process id of a child of this process.
+    pub(crate) fn child(&self) -> Option<u32> {
+        self.pid().filter(|_| matches!(self.body, Body::Here(_)))
+    }
+
+    /// Returns what is known of a unit on a host.
+    pub(crate) fn on_host(&mut self) -> Option<&mut RemoteUnit> {
+        match &mut self.body {
+            Body::OnHost(unit) => Some(unit),
+            Body::Here(_) => None,
+        }
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -174,14 +211,19 @@ impl Process {
 
     /// Sends a signal to the process and to everything that it started.
     pub(crate) fn signal(&self, signal: Signal) {
-        if self.exit.is_none() {
-            let _ = kill_process_group(self.group(), signal);
-            // The process may have joined another group (a shell with job control does). It is not
-            // reaped, so the number is still its own.
-            let has_moved = getpgid(Some(self.group())) != Ok(self.group());
-            if has_moved || signal == Signal::KILL {
-                let _ = kill_process(self.group(), signal);
-            }
+        if self.exit.is_some() {
+            return;
+        }
+        let group = match &self.body {
+            Body::Here(child) => Pid::from_child(child),
+            Body::OnHost(unit) => return unit.signal(signal.as_raw()),
+        };
+        let _ = kill_process_group(group, signal);
+        // The process may have joined another group (a shell with job control does). It is not
+        // reaped, so the number is still its own.
+        let has_moved = getpgid(Some(group)) != Ok(group);
+        if has_moved || signal == Signal::KILL {
+            let _ = kill_process(group, signal);
         }
     }
 
@@ -192,14 +234,21 @@ impl Process {
         if self.exit.is_some() {
             return None;
         }
+        let pid = match &self.body {
+            Body::Here(child) => Pid::from_child(child),
+            Body::OnHost(unit) => {
+                self.exit = unit.ended;
+                return self.exit;
+            }
+        };
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let status = match waitid(WaitId::Pid(self.group()), options) {
+        let status = match waitid(WaitId::Pid(pid), options) {
             Ok(None) => return None,
             // It is not reaped yet, so its number cannot have been reused: the group that is killed
             // is its own.
             Ok(Some(_)) => {
                 self.signal(Signal::KILL);
-                self.child.wait()
+                self.wait()
             }
             // Other code in this process reaped it, which is not allowed; it is only known to have
             // ended. Its number may be that of another process by now, so nothing is killed.
@@ -209,9 +258,26 @@ impl Process {
         self.exit
     }
 
-    fn group(&self) -> Pid {
-        Pid::from_child(&self.child)
+    fn wait(&mut self) -> io::Result<ExitStatus> {
+        match &mut self.body {
+            Body::Here(child) => child.wait(),
+            Body::OnHost(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
+}
+
+/// Returns where the output of a unit goes.
+fn output_of(
+    program: &Program,
+    rank: u32,
+    readers: Vec<(Stream, PipeReader)>,
+    files: &OutputFiles,
+) -> Output {
+    let setup = program.setup_of(rank);
+    let outputs = [&setup.stdout, &setup.stderr];
+    let outputs = outputs.map(|path| files.get(path.as_ref()));
+    let output = Output::new(program.prefix, readers).into_files(outputs);
+    output.ready_after(program.ready.clone())
 }
 
 /// Stops these processes and then this one. When this one is continued, it continues them.
@@ -233,7 +299,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         if self.exit.is_none() {
             self.signal(Signal::KILL);
-            let _ = self.child.wait();
+            let _ = self.wait();
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Exit};
 use crate::files::OutputFiles;
+use crate::hosts::Hosts;
 use crate::limits::Pipes;
 use crate::output::Event;
 use crate::plan::{Plan, Program};
@@ -14,6 +15,7 @@ pub(crate) struct Units<'p> {
     pub(crate) plan: &'p Plan,
     pub(crate) pipes: Pipes,
     pub(crate) files: OutputFiles,
+    pub(crate) hosts: Hosts,
     /// The programs that have not started, by their number in the plan.
     waiting: Vec<usize>,
     /// How many units have been started.
@@ -26,6 +28,7 @@ impl<'p> Units<'p> {
             plan,
             pipes,
             files,
+            hosts: Hosts::default(),
             waiting: (0..plan.programs.len()).collect(),
             started: 0,
         }
@@ -57,7 +60,7 @@ impl<'p> Units<'p> {
             }
             for rank in 0..program.units {
                 let unit = self.start(number, rank, on_start)?;
-                on_event(unit.started());
+                unit.started().into_iter().for_each(&mut *on_event);
                 new.push(unit);
                 self.started += 1;
             }
@@ -78,9 +81,17 @@ impl<'p> Units<'p> {
             unit: self.first_unit(program) + rank as usize,
             started: self.started,
         };
+        if let Some(host) = self
+            .plan
+            .host_of(program, rank)
+            .filter(|_| self.hosts.are_there())
+        {
+            let unit = self.hosts.start_unit(host, (program as u32, rank));
+            return Ok(Process::start_on_host(self.plan, &place, &self.files, unit));
+        }
         let unit = Process::start_unit(self.plan, &place, self.pipes, &self.files)?;
         // The guard learns of the group first: the launcher may be killed while it tells of it.
-        on_start(unit.pid());
+        unit.child().into_iter().for_each(on_start);
         Ok(unit)
     }
 

@@ -6,6 +6,7 @@
 
 mod ends;
 mod flow;
+mod hosts;
 mod limits;
 mod settings;
 

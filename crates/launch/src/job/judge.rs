@@ -42,6 +42,9 @@ impl Job<'_> {
         let mut left = Vec::new();
         for (index, exit) in ended {
             let remedy = self.remedy(index, exit).filter(|_| goes_on);
+            if !matches!(remedy, Some(Remedy::StartAgain)) {
+                self.tell_hosts(index, exit);
+            }
             if remedy.is_some() {
                 let failure = self.failure_of(index, exit, &self.units.plan.names());
                 let name = self.processes[index].name.clone();
@@ -137,9 +140,11 @@ impl Job<'_> {
             }
             Err(error) => return self.fail(Failure::other(Claim::Own, error)),
         };
-        on_event(unit.started());
+        unit.started().into_iter().for_each(&mut *on_event);
         unit.restarts = old.restarts + 1;
-        self.numbers.insert(unit.pid(), index);
+        if let Some(pid) = unit.child() {
+            self.numbers.insert(pid, index);
+        }
         self.processes[index] = unit;
     }
 

@@ -18,6 +18,7 @@
 //! between causes one more round but is never missed. While the caller has too much output to show,
 //! no output is read; everything else continues.
 
+mod far;
 mod judge;
 
 use crate::Backlog;
@@ -26,6 +27,7 @@ use crate::cause::{Claim, Disagreement, Failure};
 use crate::error::{Error, Exit};
 use crate::files::OutputFiles;
 use crate::guard::Guard;
+use crate::hosts::{Hosts, Place};
 use crate::limits;
 use crate::output::Event;
 use crate::plan::{Name, Plan};
@@ -66,18 +68,24 @@ pub fn run(
     let children = ChildWatch::install()?;
     let guard = plan.starter.as_deref().map(Guard::start).transpose();
     let mut guard = guard.map_err(|source| Error::system("start its guard", source))?;
-    // The agent has to be ready before any unit starts.
+    // The agents have to be ready before any unit starts.
+    let hosts = Hosts::start(plan, interrupts, on_event)?;
     let agent = match &plan.agent {
-        Some(argv) => Some(agent::start(plan, argv, &children, interrupts, on_event)?),
-        None => None,
+        Some(argv) if !hosts.are_there() => {
+            Some(agent::start(plan, argv, &children, interrupts, on_event)?)
+        }
+        _ => None,
     };
     // An agent that is not ready has started no other process.
-    if let (Some(agent), Some(guard)) = (&agent, &mut guard) {
-        guard.watch(agent.pid());
+    let pid = agent.as_ref().and_then(Process::child);
+    if let (Some(pid), Some(guard)) = (pid, &mut guard) {
+        guard.watch(pid);
     }
     tracing::info!(job = plan.job, units = wanted, ?pipes, "starts");
     let mut job = Job {
         numbers: BTreeMap::new(),
+        places: BTreeMap::new(),
+        ended_on_hosts: Vec::new(),
         processes: Vec::new(),
         units: Units::new(plan, pipes, files),
         guard,
@@ -97,6 +105,7 @@ pub fn run(
         ended_well: Vec::new(),
         pardoned: BTreeMap::new(),
     };
+    job.units.hosts = hosts;
     job.add(agent.into_iter().collect());
     job.start_units(on_event);
     job.run_units(on_event)?;
@@ -104,6 +113,7 @@ pub fn run(
         on_event(Event::UnitsEnded);
     }
     job.end_agent(on_event)?;
+    job.end_hosts(on_event)?;
     job.result()
 }
 
@@ -123,8 +133,11 @@ struct Job<'a> {
     /// The agent if there is one, then the units in the order in which they were started.
     processes: Vec<Process>,
     units: Units<'a>,
-    /// The index of the process with a process id, unless it is reaped.
+    /// The index of the child with a process id, unless it is reaped.
     numbers: BTreeMap<u32, usize>,
+    /// The index of the unit of a host, and those that have ended and are not reaped.
+    places: BTreeMap<Place, usize>,
+    ended_on_hosts: Vec<usize>,
     guard: Option<Guard>,
     children: ChildWatch,
     interrupts: Option<&'a Interrupts>,
@@ -184,8 +197,14 @@ impl Wishes {
 impl Job<'_> {
     /// Adds processes that were started.
     fn add(&mut self, processes: Vec<Process>) {
-        for process in processes {
-            self.numbers.insert(process.pid(), self.processes.len());
+        for mut process in processes {
+            let index = self.processes.len();
+            if let Some(pid) = process.child() {
+                self.numbers.insert(pid, index);
+            }
+            if let Some(unit) = process.on_host() {
+                self.places.insert(unit.place(), index);
+            }
             self.processes.push(process);
         }
     }
@@ -273,8 +292,10 @@ impl Job<'_> {
         }
         let full = self.backlog.filter(|backlog| backlog.is_full());
         fds.extend(full.map(|backlog| PollFd::from_borrowed_fd(backlog.as_fd(), PollFlags::IN)));
-        let first = fds.len();
         // While the caller's queue is full, the units' pipes fill up and slow the units down.
+        let links = self.units.hosts.borrow();
+        fds.extend(self.units.hosts.fds(&links));
+        let first_reader = fds.len();
         let readers = self
             .processes
             .iter()
@@ -290,11 +311,15 @@ impl Job<'_> {
             Err(source) => return Err(Error::system("wait for its units", source)),
         }
         // `ready` lists the pipes of all processes in order; each takes its share.
-        let ready: Vec<bool> = fds[first..]
+        let ready: Vec<bool> = fds[first_reader..]
             .iter()
             .map(|fd| !fd.revents().is_empty())
             .collect();
-        if full.is_some() {
+        let is_full = full.is_some();
+        drop(fds);
+        drop(links);
+        self.hear_hosts(is_full, on_event);
+        if is_full {
             return Ok(());
         }
         let mut ready = ready.as_slice();
@@ -329,14 +354,16 @@ impl Job<'_> {
     /// It checks repeatedly because a unit that ends may take another with it meanwhile. Both are
     /// then in the list, and [`Job::judge`] can tell cause from effect.
     fn reap(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Vec<(usize, Exit)> {
+        let mut ended = self.reap_on_hosts(on_event);
         if !self.children.clear() {
-            return Vec::new();
+            return ended;
         }
         let mut numbers = std::mem::take(&mut self.numbers);
-        let ended = reap_ended(&mut numbers, ended_child, |index| {
+        let here = reap_ended(&mut numbers, ended_child, |index| {
             self.reap_one(index, on_event)
         });
         self.numbers = numbers;
+        ended.extend(here);
         ended
     }
 
@@ -345,7 +372,10 @@ impl Job<'_> {
         let exit = process.reap()?;
         process.ended_at = Some(Instant::now());
         if let Some(guard) = &mut self.guard {
-            guard.forget(process.pid());
+            process
+                .child()
+                .into_iter()
+                .for_each(|pid| guard.forget(pid));
         }
         process.output.finish(&process.name, on_event);
         Some(exit)

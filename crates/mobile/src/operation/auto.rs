@@ -48,11 +48,32 @@ const SLOWEST: f64 = 1000.0;
 /// Sizes are told apart by their power of two.
 const SIZES: usize = 24;
 
-#[derive(Clone, Copy, Debug, Default)]
+/// So many times are kept of each way.
+const RECENT: usize = 8;
+
+/// What a way has cost of late.
+#[derive(Clone, Copy, Debug)]
 struct Seen {
     count: u32,
-    /// Nanoseconds; of the trials the least, later a moving average.
-    cost: f64,
+    /// Nanoseconds; infinitely many if it has failed, or was not tried.
+    recent: [f64; RECENT],
+}
+
+impl Default for Seen {
+    fn default() -> Seen {
+        Seen {
+            count: 0,
+            recent: [f64::INFINITY; RECENT],
+        }
+    }
+}
+
+impl Seen {
+    /// Returns the least of the times: whatever disturbs a process makes it slower, and neither one
+    /// such time nor one failure tells that others will follow.
+    fn cost(&self) -> f64 {
+        self.recent.iter().copied().fold(f64::INFINITY, f64::min)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -121,7 +142,7 @@ impl Auto {
     pub(super) fn fails(&self, size: u64, way: Way) {
         let at = place(size);
         let of_size = &mut crate::runtime::locked(&self.seen)[at];
-        of_size.seen[way as usize].cost = f64::INFINITY;
+        of_size.seen[way as usize].recent = [f64::INFINITY; RECENT];
         // ORDERING: Relaxed, as above.
         self.chosen[at].store(0, Relaxed);
     }
@@ -138,7 +159,7 @@ impl Auto {
             return way;
         }
         let best = cheapest(of_size);
-        let cost = |way: usize| of_size.seen[way].cost.max(1.0);
+        let cost = |way: usize| of_size.seen[way].cost().max(1.0);
         let times_slower = (cost(of_size.next) / cost(best)).min(SLOWEST);
         if of_size.since < TIMED.max(((times_slower - 1.0) * SPARED) as u32) {
             let timed = ((CLOCK * SPARED / cost(best)) as u32).clamp(TIMED, TIMED_LEAST);
@@ -156,15 +177,11 @@ impl Auto {
     /// Records what a way has cost: infinitely much, if it has failed.
     fn record(&self, at: usize, way: usize, took: f64) {
         let seen = &mut crate::runtime::locked(&self.seen)[at].seen[way];
-        seen.cost = match seen.count {
-            0 => took,
-            1..=TRIALS => seen.cost.min(took),
-            // One failure does not tell that others will follow (`fails` does).
-            _ if took.is_infinite() => seen.cost,
-            _ if seen.cost.is_infinite() => took,
-            _ => seen.cost * 0.9 + took.min(seen.cost * 4.0) * 0.1,
+        seen.recent[seen.count as usize % RECENT] = took;
+        seen.count = match seen.count {
+            u32::MAX => TRIALS,
+            count => count + 1,
         };
-        seen.count = seen.count.saturating_add(1);
     }
 }
 
@@ -174,7 +191,7 @@ fn place(size: u64) -> usize {
 
 fn cheapest(of_size: &OfSize) -> usize {
     let costs = of_size.seen.iter().enumerate();
-    let best = costs.min_by(|(_, one), (_, two)| one.cost.total_cmp(&two.cost));
+    let best = costs.min_by(|(_, one), (_, two)| one.cost().total_cmp(&two.cost()));
     best.map_or(0, |(way, _)| way)
 }
 

@@ -1,0 +1,199 @@
+//! Jobs on several machines: the options of `samite run` that name them, and `samite host`, which
+//! runs on each of them.
+
+use crate::ends::Ends;
+use crate::run::UsageError;
+use anyhow::{Context, Result, ensure};
+use samite::agent::{self, Secret};
+use samite_launch::{Exit, Host, HostSide, Name, Node, Plan};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What starts a command on a host.
+const SSH: &str = "ssh -T -o BatchMode=yes {host}";
+/// How long an agent that is ready may take to say where it listens.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Options of a job on several machines.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Several machines")]
+pub(crate) struct HostsArgs {
+    /// Run the units on these machines, each of which needs samite, the program and this folder at
+    /// the same paths: names, or NAME=ADDRESS where others reach a machine at another address
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
+    hosts: Vec<String>,
+    /// What starts a command on a machine; {host} is its name
+    #[arg(long, value_name = "COMMAND", requires = "hosts", default_value = SSH)]
+    start: String,
+    /// Transports of UCX between machines, as in UCX_TLS [default: chosen by UCX]
+    #[arg(long, value_name = "LIST", requires = "hosts")]
+    transports: Option<String>,
+    /// Network devices of UCX between machines, as in UCX_NET_DEVICES [default: chosen by UCX]
+    #[arg(long, value_name = "LIST", requires = "hosts")]
+    devices: Option<String>,
+}
+
+impl HostsArgs {
+    /// Returns whether the job runs on machines that are named.
+    pub(crate) fn are_given(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
+    /// Completes a plan that runs on these machines.
+    pub(crate) fn complete(&self, plan: &mut Plan, executable: &Path) -> Result<()> {
+        let mut hosts: Vec<Host> = Vec::new();
+        for host in &self.hosts {
+            let (name, address) = host.split_once('=').unwrap_or((host, host));
+            if name.is_empty() || address.is_empty() {
+                return Err(UsageError(format!("--hosts: `{host}` names no machine")).into());
+            }
+            if hosts.iter().any(|other| other.name == name) {
+                let why =
+                    format!("--hosts: {name} is named twice; -n says how many units there are");
+                return Err(UsageError(why).into());
+            }
+            let mut command: Vec<OsString> = (self.start.split_whitespace())
+                .map(|word| word.replace("{host}", name).into())
+                .collect();
+            command.push(for_a_shell(executable));
+            command.push("host".into());
+            hosts.push(Host {
+                name: name.to_owned(),
+                address: address.to_owned(),
+                command,
+                transports: self.transports.clone(),
+                devices: self.devices.clone(),
+            });
+        }
+        plan.hosts = hosts;
+        plan.secret = Secret::generate();
+        plan.cwd = std::env::current_dir().context("this folder is gone")?;
+        plan.agent = None;
+        Ok(())
+    }
+}
+
+/// Quotes a path if a shell would change it: `ssh` gives the command to one.
+fn for_a_shell(path: &Path) -> OsString {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+@".contains(byte);
+    let bytes = path.as_os_str().as_encoded_bytes();
+    if bytes.iter().all(is_plain) {
+        return path.into();
+    }
+    let text = path.to_string_lossy().replace('\'', r"'\''");
+    format!("'{text}'").into()
+}
+
+/// Runs `samite host`: does what the launcher at the other end of standard input and output says.
+pub(crate) fn serve() -> Result<ExitCode> {
+    let executable = std::env::current_exe().context("cannot find the samite executable")?;
+    let mut side = Side {
+        executable,
+        secret: None,
+        ends: None,
+    };
+    samite_launch::serve(&mut side)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// This machine, as one of several.
+struct Side {
+    executable: PathBuf,
+    /// The file with the secret, until the agent has read it.
+    secret: Option<tempfile::NamedTempFile>,
+    ends: Option<Ends>,
+}
+
+impl Side {
+    fn prepare(&mut self, plan: &mut Plan, node: &Node) -> Result<Vec<OsString>> {
+        ensure!(
+            samite::has_ucx(),
+            "units of several machines need UCX: install libucx0 (1.13 or newer)"
+        );
+        // Several hosts of a job may be one machine.
+        plan.domain = format!("{}-{}", plan.domain, node.host);
+        plan.starter = Some(self.executable.clone());
+        for program in &plan.programs {
+            let command = &program.command;
+            ensure!(
+                command.is_file(),
+                "{} is needed there, as here: there is no {}",
+                program.name,
+                command.display()
+            );
+        }
+        let mut secret = tempfile::NamedTempFile::new().context("no file for the secret")?;
+        writeln!(secret, "{}", node.secret)?;
+        let listen = match node.listen.contains(':') {
+            true => format!("[{}]:0", node.listen),
+            false => format!("{}:0", node.listen),
+        };
+        let mut command: Vec<OsString> = vec![
+            self.executable.clone().into(),
+            "agent".into(),
+            "--domain".into(),
+            plan.domain.clone().into(),
+            "--listen".into(),
+            listen.into(),
+            "--node".into(),
+            node.name.clone().into(),
+            "--secret".into(),
+            secret.path().into(),
+        ];
+        let host = plan.hosts.get(node.host as usize);
+        let of_host =
+            |value: fn(&Host) -> &Option<String>| host.and_then(|host| value(host).clone());
+        for (option, value) in [
+            ("--join", node.join.clone()),
+            ("--transports", of_host(|host| &host.transports)),
+            ("--devices", of_host(|host| &host.devices)),
+        ] {
+            if let Some(value) = value {
+                command.extend([option.into(), value.into()]);
+            }
+        }
+        self.secret = Some(secret);
+        self.ends = Some(Ends::of(plan));
+        Ok(command)
+    }
+}
+
+impl HostSide for Side {
+    fn agent(&mut self, plan: &mut Plan, node: &Node) -> Result<Vec<OsString>, String> {
+        self.prepare(plan, node)
+            .map_err(|error| format!("{error:#}"))
+    }
+
+    fn address(&mut self, plan: &Plan) -> Result<String, String> {
+        self.secret = None;
+        let facts = agent::facts(&plan.domain, ANSWER).map_err(|error| error.to_string())?;
+        let own = facts.nodes.into_iter().next();
+        own.map(|own| own.address)
+            .ok_or_else(|| "its agent is not one of several".to_owned())
+    }
+
+    fn ended(&mut self, name: &Name, exit: Exit) {
+        if let Some(ends) = &mut self.ends {
+            ends.tell(name, exit);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_for_a_shell_if_they_must_be() {
+        for (path, quoted) in [
+            ("/usr/bin/samite", "/usr/bin/samite"),
+            ("/home/a b/samite", "'/home/a b/samite'"),
+            ("/it's", r"'/it'\''s'"),
+        ] {
+            assert_eq!(for_a_shell(Path::new(path)), quoted);
+        }
+    }
+}

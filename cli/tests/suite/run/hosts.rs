@@ -1,0 +1,191 @@
+//! Jobs on several machines: here all of them are this one, at several addresses, and `env` stands
+//! for `ssh`.
+
+use super::{samite, stderr};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+/// The command line of a job on two hosts.
+fn on_two_hosts(start: &str, words: &[&str]) -> Command {
+    let mut command = samite();
+    command
+        .args(["run", "--hosts", "127.0.0.1,b=127.0.0.2", "--start", start])
+        .args(["--transports", "tcp", "--devices", "lo"])
+        .args(words);
+    command
+}
+
+fn has_ucx(test: &str) -> bool {
+    let name = samite_testkit::full_name("suite::run::hosts", test);
+    let hint = "install libucx0: ci/packages.txt";
+    samite_testkit::require(&name, samite::has_ucx(), hint)
+}
+
+/// Waits until none of these processes runs; one that is dead and not reaped does not.
+fn wait_until_gone(pids: &[Pid]) {
+    for &pid in pids {
+        let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+        let is_dead = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "));
+        while test_kill_process(pid).is_ok() && !is_dead() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Returns the children of a process with this word in their command lines.
+fn children(of: u32, word: &str) -> Vec<Pid> {
+    let children = format!("/proc/{of}/task/{of}/children");
+    let children = std::fs::read_to_string(children).unwrap_or_default();
+    let pids = children.split_whitespace().filter(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0)
+            .any(|part| part == word.as_bytes())
+    });
+    pids.filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        .collect()
+}
+
+/// The units of two hosts find each other, sort together, and agree on the result.
+#[test]
+fn units_of_two_hosts_are_one_job() {
+    if !has_ucx("units_of_two_hosts_are_one_job") {
+        return;
+    }
+    let output = on_two_hosts("env", &["-n", "4", "nas-is", "--class", "S"]).output();
+    let output = output.expect("samite can be started");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", stderr(&output));
+    assert!(said.contains("SUCCESSFUL: 51 of 51 checks"), "{said}");
+}
+
+/// Each host has its part of the units, with its own agent; output and exit codes come back.
+#[test]
+fn a_unit_of_another_host_fails_like_any_other() {
+    if !has_ucx("a_unit_of_another_host_fails_like_any_other") {
+        return;
+    }
+    let script = r#"echo "in ${SAMITE_DOMAIN##*-}"; echo "error $SAMITE_RANK" >&2
+        [ $SAMITE_RANK = 3 ] && { echo bye >&2; exit 42; }; exec sleep 1000"#;
+    let output = on_two_hosts("env", &["-n", "4", "sh", "-c", script]).output();
+    let output = output.expect("samite can be started");
+    assert_eq!(output.status.code(), Some(42), "{}", stderr(&output));
+    let errors = stderr(&output);
+    let message = "samite: sh.3 ended with exit code 42; the last thing it said: error 3 | bye";
+    assert!(
+        errors.contains("sh.3 ended with exit code 42"),
+        "{errors} ({message})"
+    );
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("[sh.3] in 1\n"), "{said}");
+}
+
+/// A launcher that is killed leaves nothing behind on any host.
+#[test]
+fn nothing_stays_on_a_host_when_the_launcher_is_killed() {
+    if !has_ucx("nothing_stays_on_a_host_when_the_launcher_is_killed") {
+        return;
+    }
+    let script = "sleep 1000 & echo $!; echo $$; wait";
+    let mut job = on_two_hosts("env", &["-n", "4", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("samite can be started");
+    let mut lines = BufReader::new(job.stdout.take().expect("a pipe")).lines();
+    let mut pids: Vec<Pid> = (0..8)
+        .map(|_| {
+            let line = lines.next().expect("units print").expect("text");
+            let number = line.rsplit(' ').next().and_then(|word| word.parse().ok());
+            number.and_then(Pid::from_raw).expect("a process id")
+        })
+        .collect();
+    let hosts = children(job.id(), "host");
+    assert_eq!(hosts.len(), 2);
+    for host in &hosts {
+        pids.extend(children(host.as_raw_nonzero().get() as u32, "agent"));
+    }
+    assert_eq!(pids.len(), 8 + 2, "each host has an agent");
+    pids.extend(hosts);
+    let launcher = Pid::from_child(&job);
+    kill_process(launcher, Signal::KILL).expect("it runs");
+    job.wait().expect("it was killed");
+    wait_until_gone(&pids);
+}
+
+/// A host that is lost ends the job, which names it.
+#[test]
+fn a_host_that_is_lost_ends_the_job() {
+    if !has_ucx("a_host_that_is_lost_ends_the_job") {
+        return;
+    }
+    let mut job = on_two_hosts("env", &["-n", "2", "sh", "-c", "echo $$; exec sleep 1000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("samite can be started");
+    let mut lines = BufReader::new(job.stdout.take().expect("a pipe")).lines();
+    let mut pids = Vec::new();
+    for _ in 0..2 {
+        let line = lines.next().expect("units print").expect("text");
+        let number = line.rsplit(' ').next().and_then(|word| word.parse().ok());
+        pids.push(number.and_then(Pid::from_raw).expect("a process id"));
+    }
+    let hosts = children(job.id(), "host");
+    kill_process(hosts[1], Signal::KILL).expect("it runs");
+    let output = job.wait_with_output().expect("it ends");
+    let errors = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(
+        errors.contains("host b cannot take part, or was lost"),
+        "{errors}"
+    );
+    wait_until_gone(&pids);
+}
+
+/// What goes wrong at the start of a host is said, with the words of its start command.
+#[test]
+fn a_host_that_cannot_begin_is_named() {
+    if !has_ucx("a_host_that_cannot_begin_is_named") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let script = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("a file");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("a mode");
+        path.display().to_string()
+    };
+    let refuses = script("refuses", "echo Permission denied >&2; exit 255");
+    let talks = script("talks", "echo Welcome to this machine; exec \"$@\"");
+    for (start, words) in [
+        (
+            refuses.as_str(),
+            ["was lost: its start command has ended", "Permission denied"],
+        ),
+        (
+            talks.as_str(),
+            ["its shell prints something", "host 127.0.0.1"],
+        ),
+        ("/nonexistent/ssh", ["host 127.0.0.1", "No such file"]),
+    ] {
+        let output = on_two_hosts(start, &["-n", "2", "true"]).output();
+        let output = output.expect("samite can be started");
+        let errors = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        for word in words {
+            assert!(errors.contains(word), "{start}: {errors}");
+        }
+    }
+    let output = samite()
+        .args(["run", "--hosts", "a,a", "-n", "2", "true"])
+        .output()
+        .expect("samite can be started");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr(&output).contains("a is named twice"),
+        "{}",
+        stderr(&output)
+    );
+}

@@ -1,0 +1,362 @@
+//! The hosts of a job that runs on several machines: a `samite host` on each of them, which the
+//! launcher starts by a command such as `ssh HOST samite host`.
+//!
+//! ```text
+//!   launcher                                          samite host, on another machine
+//!     Link::order   Begin {plan}, Start, Signal  --->   serve: its standard input
+//!     Link::serve   Ready, Line, Ended           <---   its standard output
+//!     (end of file) the launcher is gone         --->   kills its units, and its agent
+//! ```
+//!
+//! The launcher decides everything; a host does what it is told and reports what happens. A unit of
+//! a host is a [`Process`](crate::spawn::Process) of the launcher like any other: it has output, an
+//! exit, a grace.
+//!
+//! # Files
+//! `mod` (the launcher's side) · `serve` (the host's side) · `wire` (the bytes between them)
+
+mod serve;
+mod wire;
+
+pub use serve::{HostSide, serve};
+pub use wire::Node;
+pub(crate) use wire::{Order, Place, Report};
+
+use crate::error::{Error, Exit};
+use crate::output::{Event, Output, Stream};
+use crate::plan::{Host, Name, Plan};
+use crate::signals::Interrupts;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cell::RefCell;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use wire::{Inbox, Outbox};
+
+/// How long a host may take until its agent is ready: a connection, a login, a slow file system.
+const READY: Duration = Duration::from_secs(60);
+
+/// The connection with a host.
+#[derive(Debug)]
+pub(crate) struct Link {
+    name: Name,
+    child: Child,
+    orders: Option<ChildStdin>,
+    outbox: Outbox,
+    reports: ChildStdout,
+    inbox: Inbox,
+    /// What its start command prints, `Permission denied` for example.
+    output: Output,
+    /// Why it is over.
+    over: Option<String>,
+    is_paused: bool,
+}
+
+/// All hosts of a job.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts {
+    links: Vec<Rc<RefCell<Link>>>,
+    /// Whether they were told to end.
+    are_ending: bool,
+}
+
+/// A unit on a host, as the launcher knows it.
+#[derive(Debug)]
+pub(crate) struct RemoteUnit {
+    link: Rc<RefCell<Link>>,
+    place: Place,
+    /// Its process id, once the host has reported it.
+    pub(crate) pid: Option<u32>,
+    /// What the host has reported of its end.
+    pub(crate) ended: Option<Exit>,
+}
+
+impl RemoteUnit {
+    pub(crate) fn signal(&self, signal: i32) {
+        let mut link = self.link.borrow_mut();
+        link.order(&Order::Signal(self.place, signal));
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+}
+
+impl Link {
+    fn start(host: &Host) -> Result<Link, Error> {
+        let name = Name::host(&host.name);
+        let start = || {
+            let (program, args) = host
+                .command
+                .split_first()
+                .ok_or_else(|| std::io::Error::other("its start command is empty"))?;
+            let (errors, stderr) = crate::output::pipe()?;
+            let mut child = Command::new(program)
+                .args(args)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(stderr)
+                .process_group(0)
+                .spawn()?;
+            let (orders, reports) = (child.stdin.take(), child.stdout.take());
+            let missing = || std::io::Error::other("it has no pipes");
+            let (orders, reports) = (orders.ok_or_else(missing)?, reports.ok_or_else(missing)?);
+            rustix::io::ioctl_fionbio(&orders, true)?;
+            rustix::io::ioctl_fionbio(&reports, true)?;
+            Ok(Link {
+                name: name.clone(),
+                child,
+                orders: Some(orders),
+                outbox: Outbox::default(),
+                reports,
+                inbox: Inbox::default(),
+                output: Output::new(true, vec![(Stream::Stderr, errors)]),
+                over: None,
+                is_paused: false,
+            })
+        };
+        start().map_err(|source| Error::Spawn {
+            name: name.clone(),
+            source,
+        })
+    }
+
+    fn order(&mut self, order: &Order) {
+        self.outbox.push(order);
+        self.write();
+    }
+
+    fn write(&mut self) {
+        let Some(orders) = &mut self.orders else {
+            return;
+        };
+        // If it is gone, its output ends, too, and says why.
+        if self.outbox.write_to(orders).is_err() {
+            self.orders = None;
+        }
+    }
+
+    /// Reads what has come, and writes what can be written.
+    fn serve(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Vec<Report> {
+        self.write();
+        let ready: Vec<bool> = self.output.readers().map(|_| true).collect();
+        self.output.read(&self.name, &ready, on_event);
+        if self.over.is_some() {
+            return Vec::new();
+        }
+        match self.inbox.read_from(&mut self.reports) {
+            Ok((reports, true)) => reports,
+            Ok((reports, false)) => {
+                self.ends("its start command has ended".to_owned(), on_event);
+                reports
+            }
+            Err(error) => {
+                self.ends(error.to_string(), on_event);
+                Vec::new()
+            }
+        }
+    }
+
+    fn ends(&mut self, why: String, on_event: &mut dyn FnMut(Event<'_>)) {
+        // At the end of its output it has ended, or does nothing more that counts.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.output.finish(&self.name, on_event);
+        (self.orders, self.over) = (None, Some(why));
+    }
+
+    fn fds(&self) -> Vec<PollFd<'_>> {
+        let mut fds = Vec::new();
+        if self.over.is_none() {
+            fds.push(PollFd::new(&self.reports, PollFlags::IN));
+        }
+        let orders = self.orders.as_ref().filter(|_| !self.outbox.is_empty());
+        fds.extend(orders.map(|orders| PollFd::new(orders, PollFlags::OUT)));
+        let errors = self.output.readers();
+        fds.extend(errors.map(|reader| PollFd::new(reader, PollFlags::IN)));
+        fds
+    }
+
+    fn failed(&self, why: &str) -> Error {
+        Error::Host {
+            host: self.name.program().to_owned(),
+            why: why.to_owned(),
+            said: self.output.last_words().shown(),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The host kills its units when its standard input ends.
+        self.orders = None;
+        if self.over.is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Hosts {
+    /// Starts the hosts of a plan; returns when their agents are ready.
+    ///
+    /// # Errors
+    /// [`Error::Host`] names the first one that failed.
+    pub(crate) fn start(
+        plan: &Plan,
+        interrupts: Option<&Interrupts>,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Hosts, Error> {
+        // All logins at once; the agents one behind the first one.
+        let links = plan.hosts.iter().map(Link::start);
+        let links = links.map(|link| Ok(Rc::new(RefCell::new(link?))));
+        let hosts = Hosts {
+            links: links.collect::<Result<_, Error>>()?,
+            are_ending: false,
+        };
+        let until = Instant::now() + READY;
+        let mut join = None;
+        for first in [true, false] {
+            let some = hosts.links.iter().enumerate();
+            let some: Vec<_> = some.filter(|(host, _)| (*host == 0) == first).collect();
+            for (host, link) in &some {
+                let of_plan = &plan.hosts[*host];
+                let node = Node {
+                    host: *host as u32,
+                    name: of_plan.name.clone(),
+                    listen: of_plan.address.clone(),
+                    join: join.clone(),
+                    secret: plan.secret.clone(),
+                };
+                let plan = Box::new(plan.clone());
+                link.borrow_mut().order(&Order::Begin { plan, node });
+            }
+            for (_, link) in &some {
+                let address = hosts.wait_until_ready(link, until, interrupts, on_event)?;
+                join.get_or_insert(address);
+            }
+        }
+        Ok(hosts)
+    }
+
+    /// Waits until the agent of a host is ready; returns its address.
+    fn wait_until_ready(
+        &self,
+        link: &RefCell<Link>,
+        until: Instant,
+        interrupts: Option<&Interrupts>,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) -> Result<String, Error> {
+        loop {
+            if let Some(signal) = interrupts.and_then(|interrupts| interrupts.take().end) {
+                return Err(Error::Interrupted { signal });
+            }
+            let mut link = link.borrow_mut();
+            for report in link.serve(on_event) {
+                match report {
+                    Report::Ready { address } => return Ok(address),
+                    Report::CannotBegin { why } => return Err(link.failed(&why)),
+                    Report::Line { text, .. } => {
+                        tracing::info!(host = %link.name, text = %String::from_utf8_lossy(&text));
+                    }
+                    other => tracing::debug!(host = %link.name, ?other, "an early report"),
+                }
+            }
+            if let Some(why) = &link.over {
+                return Err(link.failed(why));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let why = format!("its agent was not ready within {} s", READY.as_secs());
+                return Err(link.failed(&why));
+            }
+            let mut fds = link.fds();
+            if let Some(interrupts) = interrupts {
+                fds.push(PollFd::from_borrowed_fd(interrupts.as_fd(), PollFlags::IN));
+            }
+            match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(source) => return Err(Error::system("wait for a host", source)),
+            }
+        }
+    }
+
+    pub(crate) fn are_there(&self) -> bool {
+        !self.links.is_empty()
+    }
+
+    /// Starts a unit on a host.
+    pub(crate) fn start_unit(&self, host: usize, place: Place) -> RemoteUnit {
+        let link = self.links[host].clone();
+        link.borrow_mut().order(&Order::Start(place));
+        RemoteUnit {
+            link,
+            place,
+            pid: None,
+            ended: None,
+        }
+    }
+
+    /// Returns what has to be polled: [`Hosts::serve`] looks at all of it.
+    pub(crate) fn fds<'a>(&self, links: &'a [std::cell::Ref<'_, Link>]) -> Vec<PollFd<'a>> {
+        links.iter().flat_map(|link| link.fds()).collect()
+    }
+
+    /// Borrows the links for [`Hosts::fds`].
+    pub(crate) fn borrow(&self) -> Vec<std::cell::Ref<'_, Link>> {
+        self.links.iter().map(|link| link.borrow()).collect()
+    }
+
+    /// Returns what the hosts have reported. `is_full`: no output is to be read for now.
+    pub(crate) fn serve(
+        &mut self,
+        is_full: bool,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) -> (Vec<Report>, Option<Error>) {
+        let (mut all, mut lost) = (Vec::new(), None);
+        for link in &self.links {
+            let mut link = link.borrow_mut();
+            if link.is_paused != is_full {
+                link.is_paused = is_full;
+                link.order(&Order::Pause(is_full));
+            }
+            let was_over = link.over.is_some();
+            all.extend(link.serve(on_event));
+            if let Some(why) = link.over.as_ref().filter(|_| !was_over && !self.are_ending) {
+                lost.get_or_insert(link.failed(why));
+            }
+        }
+        (all, lost)
+    }
+
+    /// Returns whether the host of a unit is gone.
+    pub(crate) fn is_gone(unit: &RemoteUnit) -> bool {
+        unit.link.borrow().over.is_some()
+    }
+
+    /// Tells all hosts.
+    pub(crate) fn tell(&mut self, order: &Order) {
+        self.are_ending |= matches!(order, Order::End);
+        for link in &self.links {
+            link.borrow_mut().order(order);
+        }
+    }
+
+    /// Returns whether a host has not ended yet.
+    pub(crate) fn are_left(&self) -> bool {
+        let is_left = |link: &Rc<RefCell<Link>>| link.borrow().over.is_none();
+        self.links.iter().any(is_left)
+    }
+
+    /// Closes the connections: what is left on the hosts is killed.
+    pub(crate) fn hang_up(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
+        for link in &self.links {
+            let mut link = link.borrow_mut();
+            if link.over.is_none() {
+                link.ends("it did not end in time".to_owned(), on_event);
+            }
+        }
+    }
+}
