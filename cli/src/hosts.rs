@@ -8,12 +8,14 @@ use samite::agent::{self, Secret};
 use samite_launch::{Exit, Host, HostSide, Name, Node, Plan};
 use std::ffi::OsString;
 use std::io::Write;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// What starts a command on a host.
-const SSH: &str = "ssh -T -o BatchMode=yes {host}";
+const SSH: &str =
+    "ssh -T -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3 {host}";
 /// How long an agent that is ready may take to say where it listens.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -25,15 +27,16 @@ pub(crate) struct HostsArgs {
     /// the same paths: names, or NAME=ADDRESS where others reach a machine at another address
     #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
     hosts: Vec<String>,
-    /// What starts a command on a machine; {host} is its name
+    /// What starts a command on a machine; {host} is its name. With it, the command is quoted for a
+    /// shell
     #[arg(long, value_name = "COMMAND", requires = "hosts", default_value = SSH)]
-    start: String,
+    host_start: String,
     /// Transports of UCX between machines, as in UCX_TLS [default: chosen by UCX]
     #[arg(long, value_name = "LIST", requires = "hosts")]
-    transports: Option<String>,
+    host_transports: Option<String>,
     /// Network devices of UCX between machines, as in UCX_NET_DEVICES [default: chosen by UCX]
     #[arg(long, value_name = "LIST", requires = "hosts")]
-    devices: Option<String>,
+    host_devices: Option<String>,
 }
 
 impl HostsArgs {
@@ -47,7 +50,12 @@ impl HostsArgs {
         let mut hosts: Vec<Host> = Vec::new();
         for host in &self.hosts {
             let (name, address) = host.split_once('=').unwrap_or((host, host));
-            if name.is_empty() || address.is_empty() {
+            // It becomes a word of a command.
+            let is_odd = |text: &str| {
+                let wrong = |letter: char| letter.is_whitespace() || letter.is_control();
+                text.is_empty() || text.starts_with('-') || text.contains(wrong)
+            };
+            if is_odd(name) || is_odd(address) {
                 return Err(UsageError(format!("--hosts: `{host}` names no machine")).into());
             }
             if hosts.iter().any(|other| other.name == name) {
@@ -55,22 +63,31 @@ impl HostsArgs {
                     format!("--hosts: {name} is named twice; -n says how many units there are");
                 return Err(UsageError(why).into());
             }
-            let mut command: Vec<OsString> = (self.start.split_whitespace())
+            let mut command: Vec<OsString> = (self.host_start.split_whitespace())
                 .map(|word| word.replace("{host}", name).into())
                 .collect();
-            command.push(for_a_shell(executable));
+            command.push(match self.host_start.contains("{host}") {
+                true => for_a_shell(executable),
+                false => executable.into(),
+            });
             command.push("host".into());
             hosts.push(Host {
                 name: name.to_owned(),
                 address: address.to_owned(),
                 command,
-                transports: self.transports.clone(),
-                devices: self.devices.clone(),
+                transports: self.host_transports.clone(),
+                devices: self.host_devices.clone(),
             });
+        }
+        let paths = plan.programs.iter().map(|program| &program.command);
+        let cwd = std::env::current_dir().context("this folder is gone")?;
+        if let Some(path) = paths.chain([&cwd]).find(|path| path.to_str().is_none()) {
+            let why = format!("--hosts: {} is no text in UTF-8", path.display());
+            return Err(UsageError(why).into());
         }
         plan.hosts = hosts;
         plan.secret = Secret::generate();
-        plan.cwd = std::env::current_dir().context("this folder is gone")?;
+        plan.cwd = cwd;
         plan.agent = None;
         Ok(())
     }
@@ -125,6 +142,8 @@ impl Side {
                 command.display()
             );
         }
+        reachable(node)?;
+        samite::calibration::load_or_measure(|what| tracing::info!(what));
         let mut secret = tempfile::NamedTempFile::new().context("no file for the secret")?;
         writeln!(secret, "{}", node.secret)?;
         let listen = match node.listen.contains(':') {
@@ -159,6 +178,25 @@ impl Side {
         self.ends = Some(Ends::of(plan));
         Ok(command)
     }
+}
+
+/// Refuses an address that only this machine can reach, unless it was given as such.
+fn reachable(node: &Node) -> Result<()> {
+    let listen = &node.listen;
+    if listen == "localhost" || listen.parse::<IpAddr>().is_ok() {
+        return Ok(());
+    }
+    let found = (listen.as_str(), 0).to_socket_addrs();
+    let found = found.with_context(|| format!("{listen} is not known there"))?;
+    for address in found {
+        ensure!(
+            !address.ip().to_canonical().is_loopback(),
+            "{listen} is {} there, which no other machine reaches: name its address, as {}=10.0.0.1",
+            address.ip(),
+            node.name
+        );
+    }
+    Ok(())
 }
 
 impl HostSide for Side {

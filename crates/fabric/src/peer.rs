@@ -146,12 +146,17 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the identity of a process that was started by hand: a job of its own.
+    /// Returns the identity of a process that was started by hand: a job of its own, the same one
+    /// each time.
     pub fn by_hand(program: &str) -> Self {
         // The agent refuses longer names of jobs.
         let short = &program[..program.floor_char_boundary(150)];
+        // Processes on several machines, or in several containers, may have the same number; a fork
+        // has another one.
+        static RANDOM: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+        let random = RANDOM.get_or_init(|| fastrand::Rng::new().u32(..));
         Identity {
-            job: format!("{short}-{}", std::process::id()),
+            job: format!("{short}-{}-{random:08x}", std::process::id()),
             program: program.to_owned(),
             rank: 0,
             size: 1,

@@ -34,7 +34,7 @@ pub struct Interrupts {
 }
 
 /// The signals since the last call.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// The last signal that asked the job to end.
     pub(crate) end: Option<i32>,

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Exit};
 use crate::files::{OutputFiles, open_input};
-use crate::hosts::RemoteUnit;
+use crate::hosts::{Link, RemoteUnit};
 use crate::limits::{self, Pipes};
 use crate::output::{Event, Output, Stream, pipe};
 use crate::plan::{Name, Plan, Program};
@@ -195,6 +195,11 @@ impl Process {
     /// Returns the process id of a child of this process.
     pub(crate) fn child(&self) -> Option<u32> {
         self.pid().filter(|_| matches!(self.body, Body::Here(_)))
+    }
+
+    /// Returns whether it runs at the other end of this connection.
+    pub(crate) fn is_at(&self, link: &std::cell::RefCell<Link>) -> bool {
+        matches!(&self.body, Body::OnHost(unit) if unit.is_at(link))
     }
 
     /// Returns what is known of a unit on a host.

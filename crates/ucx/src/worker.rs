@@ -10,8 +10,8 @@
 //!    callback, or the return of `ucp_am_send_nbx` without a request, gives it back.
 //! W4 An endpoint's [`End`] comes from a box, as `shared` does, and lives until UCX has closed it
 //!    and nothing is under way on it.
-//! W5 A fork has the memory of the worker, but neither its sockets nor its threads: it never calls
-//!    UCX, and leaks its copy.
+//! W5 A fork has the memory of the worker, but neither its sockets nor its threads: its user does
+//!    not call it there, and its copy is leaked.
 //! W6 Callbacks do not unwind: they allocate and copy only, and an allocation that fails aborts.
 
 use crate::Error;
@@ -34,6 +34,8 @@ const HEADER_MAX: usize = 1024;
 pub const LIMIT: u64 = 1 << 20;
 /// What a message takes besides its bytes.
 const ENTRY: u64 = 128;
+/// Words of zeroes behind an address: more than an address of UCX has.
+const ZEROES: usize = 1024;
 /// The only kind of active message that is sent.
 const KIND: u32 = 1;
 /// How long the end of a worker waits until the others have what was sent to them, and until its
@@ -337,8 +339,8 @@ impl Worker {
             is_used: Cell::new(false),
             broken: Cell::new(None),
         });
-        // UCX reads words of it.
-        let mut aligned = vec![0_u64; address.len().div_ceil(8)];
+        // UCX reads words of it, as far as it says itself: wrong lengths end among zeroes.
+        let mut aligned = vec![0_u64; address.len().div_ceil(8) + ZEROES];
         for (word, bytes) in aligned.iter_mut().zip(address.chunks(8)) {
             let mut of_word = [0; 8];
             of_word[..bytes.len()].copy_from_slice(bytes);
@@ -624,6 +626,7 @@ impl Drop for Worker {
             return; // W5: `shared` and all ends stay.
         }
         self.shared().is_ending.set(true);
+        self.shared().broken.borrow_mut().clear();
         while self.next(|_, _| ()).is_some() {}
         self.flush(Instant::now() + LINGER);
         let ids: Vec<EndpointId> = self.endpoints.iter().map(|(id, _)| *id).collect();
@@ -664,7 +667,10 @@ impl End {
         if self.broken.replace(Some(status)).is_none() {
             // SAFETY: W2.
             let shared = unsafe { self.shared.as_ref() };
-            shared.broken.borrow_mut().push(self.id);
+            // Nobody asks any more while the worker ends.
+            if !shared.is_ending.get() {
+                shared.broken.borrow_mut().push(self.id);
+            }
         }
     }
 }

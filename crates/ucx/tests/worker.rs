@@ -34,8 +34,8 @@ fn messages_arrive_whole() {
         return;
     };
     let mut sent = [0; 2];
-    let mut arrived = [0; 2];
-    while arrived != [COUNT; 2] {
+    let mut arrived = [(); 2].map(|()| std::collections::BTreeSet::new());
+    while arrived.iter().any(|numbers| numbers.len() < COUNT) {
         for side in 0..2 {
             let (worker, way) = &mut workers[side];
             if sent[side] < COUNT {
@@ -64,7 +64,9 @@ fn messages_arrive_whole() {
             }) {
                 numbers.push(number);
             }
-            arrived[side] += numbers.len();
+            for number in numbers {
+                assert!(arrived[side].insert(number), "message {number} came twice");
+            }
         }
     }
 }
@@ -83,14 +85,15 @@ fn a_sleeper_is_woken() {
         }
         let mut found = None;
         while found.is_none() {
-            first.progress();
+            // The message has left when nothing is under way any more.
+            while first.progress() {}
             if second.arm() {
                 let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];
-                let millisecond = rustix::event::Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 1_000_000,
-                };
-                poll(&mut fds, Some(&millisecond)).expect("a poll");
+                // The first message connects, for which both have to make progress.
+                let (tv_sec, tv_nsec) = if number == 0 { (0, 1_000_000) } else { (60, 0) };
+                let most = rustix::event::Timespec { tv_sec, tv_nsec };
+                let woken = poll(&mut fds, Some(&most)).expect("a poll");
+                assert!(number == 0 || woken == 1, "message {number}");
             }
             while second.progress() {}
             found = second.next(|header, _| header[0]);

@@ -11,8 +11,14 @@ use std::process::{Command, Stdio};
 fn on_two_hosts(start: &str, words: &[&str]) -> Command {
     let mut command = samite();
     command
-        .args(["run", "--hosts", "127.0.0.1,b=127.0.0.2", "--start", start])
-        .args(["--transports", "tcp", "--devices", "lo"])
+        .args([
+            "run",
+            "--hosts",
+            "127.0.0.1,b=127.0.0.2",
+            "--host-start",
+            start,
+        ])
+        .args(["--host-transports", "tcp", "--host-devices", "lo"])
         .args(words);
     command
 }
@@ -66,19 +72,98 @@ fn a_unit_of_another_host_fails_like_any_other() {
     if !has_ucx("a_unit_of_another_host_fails_like_any_other") {
         return;
     }
-    let script = r#"echo "in ${SAMITE_DOMAIN##*-}"; echo "error $SAMITE_RANK" >&2
+    let script = r#"echo "in ${SAMITE_DOMAIN##*-}"
         [ $SAMITE_RANK = 3 ] && { echo bye >&2; exit 42; }; exec sleep 1000"#;
     let output = on_two_hosts("env", &["-n", "4", "sh", "-c", script]).output();
     let output = output.expect("samite can be started");
     assert_eq!(output.status.code(), Some(42), "{}", stderr(&output));
+    // With its last words, from both of its streams.
     let errors = stderr(&output);
-    let message = "samite: sh.3 ended with exit code 42; the last thing it said: error 3 | bye";
-    assert!(
-        errors.contains("sh.3 ended with exit code 42"),
-        "{errors} ({message})"
-    );
+    let (_, message) = errors
+        .split_once("samite: sh.3 ended with exit code 42; the last thing it said")
+        .unwrap_or_else(|| panic!("{errors}"));
+    assert!(message.contains("bye"), "{errors}");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("[sh.3] in 1\n"), "{said}");
+}
+
+/// A reader that stops reading for a while loses nothing, and the job goes on when it reads.
+#[test]
+fn a_slow_reader_gets_all_output() {
+    const LINES: usize = 200_000;
+    if !has_ucx("a_slow_reader_gets_all_output") {
+        return;
+    }
+    // More than is kept anywhere on its way.
+    let script = format!("yes {} | head -n {LINES}; exec sleep 1000", "x".repeat(99));
+    let mut job = on_two_hosts("env", &["-n", "2", "sh", "-c", &script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("samite can be started");
+    // The writers are held up: each waits to write to a full pipe.
+    let hosts = loop {
+        let hosts = children(job.id(), "host");
+        if hosts.len() == 2 {
+            break hosts;
+        }
+        std::thread::yield_now();
+    };
+    for host in hosts {
+        let host = host.as_raw_nonzero().get() as u32;
+        let is_held = || {
+            let units = children(host, "-c");
+            let of_unit = |unit: &Pid| children(unit.as_raw_nonzero().get() as u32, "head");
+            let heads: Vec<Pid> = units.iter().flat_map(of_unit).collect();
+            let waits = |head: &Pid| {
+                let place = format!("/proc/{}/wchan", head.as_raw_nonzero());
+                std::fs::read_to_string(place).is_ok_and(|place| place.contains("pipe_write"))
+            };
+            heads.iter().any(waits)
+        };
+        while !is_held() {
+            std::thread::yield_now();
+        }
+    }
+    let lines = BufReader::new(job.stdout.take().expect("a pipe")).lines();
+    let lines = lines.take(2 * LINES).map(|line| line.expect("text"));
+    assert_eq!(
+        lines.filter(|line| line.ends_with("xxx")).count(),
+        2 * LINES
+    );
+    job.kill().expect("it runs");
+    job.wait().expect("it was killed");
+}
+
+/// Ctrl-C ends the units of all hosts, also of one that does not answer.
+#[test]
+fn ctrl_c_ends_all_hosts_also_a_stopped_one() {
+    if !has_ucx("ctrl_c_ends_all_hosts_also_a_stopped_one") {
+        return;
+    }
+    for stops in [false, true] {
+        let mut job = on_two_hosts("env", &["--config", "launch.grace=1 s", "-n", "2"])
+            .args(["sh", "-c", "echo $$; exec sleep 1000"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("samite can be started");
+        let mut lines = BufReader::new(job.stdout.take().expect("a pipe")).lines();
+        for _ in 0..2 {
+            lines.next().expect("units print").expect("text");
+        }
+        let hosts = children(job.id(), "host");
+        if stops {
+            kill_process(hosts[1], Signal::STOP).expect("it runs");
+        }
+        kill_process(Pid::from_child(&job), Signal::INT).expect("it runs");
+        let output = job.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+        for host in hosts {
+            let _ = kill_process(host, Signal::CONT);
+            wait_until_gone(&[host]);
+        }
+    }
 }
 
 /// A launcher that is killed leaves nothing behind on any host.

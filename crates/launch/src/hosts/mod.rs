@@ -20,12 +20,13 @@ mod wire;
 
 pub use serve::{HostSide, serve};
 pub use wire::Node;
-pub(crate) use wire::{Order, Place, Report};
+pub(crate) use wire::{BEAT, Order, Place, Report};
 
 use crate::error::{Error, Exit};
 use crate::output::{Event, Output, Stream};
 use crate::plan::{Host, Name, Plan};
 use crate::signals::Interrupts;
+use crate::spawn::stop_with;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
 use std::os::fd::AsFd;
@@ -49,6 +50,8 @@ pub(crate) struct Link {
     inbox: Inbox,
     /// What its start command prints, `Permission denied` for example.
     output: Output,
+    /// The address of its agent, once that is ready.
+    ready: Option<String>,
     /// Why it is over.
     over: Option<String>,
     is_paused: bool,
@@ -60,6 +63,8 @@ pub(crate) struct Hosts {
     links: Vec<Rc<RefCell<Link>>>,
     /// Whether they were told to end.
     are_ending: bool,
+    /// When they were told last that the launcher is there.
+    beaten: Option<Instant>,
 }
 
 /// A unit on a host, as the launcher knows it.
@@ -81,6 +86,11 @@ impl RemoteUnit {
 
     pub(crate) fn place(&self) -> Place {
         self.place
+    }
+
+    /// Returns whether it runs at the other end of this connection.
+    pub(crate) fn is_at(&self, link: &RefCell<Link>) -> bool {
+        std::ptr::eq(&*self.link, link)
     }
 }
 
@@ -113,6 +123,7 @@ impl Link {
                 reports,
                 inbox: Inbox::default(),
                 output: Output::new(true, vec![(Stream::Stderr, errors)]),
+                ready: None,
                 over: None,
                 is_paused: false,
             })
@@ -157,6 +168,28 @@ impl Link {
                 Vec::new()
             }
         }
+    }
+
+    /// Takes what a host reports before its units are started.
+    fn begin(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
+        for report in self.serve(on_event) {
+            match report {
+                Report::Ready { address } => self.ready = Some(address),
+                Report::CannotBegin { why } => return Err(self.failed(&why)),
+                Report::Line { text, complete, .. } => self.says((&text, complete), on_event),
+                Report::Ended(None, exit) => return Err(self.failed(&format!("its agent {exit}"))),
+                other => tracing::debug!(host = %self.name, ?other, "an early report"),
+            }
+        }
+        match &self.over {
+            Some(why) => Err(self.failed(why)),
+            None => Ok(()),
+        }
+    }
+
+    /// Shows a line of its agent.
+    fn says(&mut self, line: (&[u8], bool), on_event: &mut dyn FnMut(Event<'_>)) {
+        self.output.line(&self.name, Stream::Stderr, line, on_event);
     }
 
     fn ends(&mut self, why: String, on_event: &mut dyn FnMut(Event<'_>)) {
@@ -215,8 +248,9 @@ impl Hosts {
         let hosts = Hosts {
             links: links.collect::<Result<_, Error>>()?,
             are_ending: false,
+            beaten: None,
         };
-        let until = Instant::now() + READY;
+        let mut until = Instant::now() + READY;
         let mut join = None;
         for first in [true, false] {
             let some = hosts.links.iter().enumerate();
@@ -234,7 +268,7 @@ impl Hosts {
                 link.borrow_mut().order(&Order::Begin { plan, node });
             }
             for (_, link) in &some {
-                let address = hosts.wait_until_ready(link, until, interrupts, on_event)?;
+                let address = hosts.wait_until_ready(link, &mut until, interrupts, on_event)?;
                 join.get_or_insert(address);
             }
         }
@@ -245,34 +279,34 @@ impl Hosts {
     fn wait_until_ready(
         &self,
         link: &RefCell<Link>,
-        until: Instant,
+        until: &mut Instant,
         interrupts: Option<&Interrupts>,
         on_event: &mut dyn FnMut(Event<'_>),
     ) -> Result<String, Error> {
         loop {
-            if let Some(signal) = interrupts.and_then(|interrupts| interrupts.take().end) {
+            let heard = interrupts.map(Interrupts::take).unwrap_or_default();
+            if let Some(signal) = heard.end {
                 return Err(Error::Interrupted { signal });
             }
-            let mut link = link.borrow_mut();
-            for report in link.serve(on_event) {
-                match report {
-                    Report::Ready { address } => return Ok(address),
-                    Report::CannotBegin { why } => return Err(link.failed(&why)),
-                    Report::Line { text, .. } => {
-                        tracing::info!(host = %link.name, text = %String::from_utf8_lossy(&text));
-                    }
-                    other => tracing::debug!(host = %link.name, ?other, "an early report"),
-                }
+            if heard.stop {
+                let before = Instant::now();
+                stop_with(&[]);
+                *until += before.elapsed();
             }
-            if let Some(why) = &link.over {
-                return Err(link.failed(why));
+            // The first that fails is named, whichever is waited for.
+            for other in &self.links {
+                other.borrow_mut().begin(on_event)?;
+            }
+            if let Some(address) = link.borrow_mut().ready.take() {
+                return Ok(address);
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let why = format!("its agent was not ready within {} s", READY.as_secs());
-                return Err(link.failed(&why));
+                return Err(link.borrow().failed(&why));
             }
-            let mut fds = link.fds();
+            let links = self.borrow();
+            let mut fds = self.fds(&links);
             if let Some(interrupts) = interrupts {
                 fds.push(PollFd::from_borrowed_fd(interrupts.as_fd(), PollFlags::IN));
             }
@@ -312,23 +346,47 @@ impl Hosts {
     /// Returns what the hosts have reported. `is_full`: no output is to be read for now.
     pub(crate) fn serve(
         &mut self,
-        is_full: bool,
         on_event: &mut dyn FnMut(Event<'_>),
     ) -> (Vec<Report>, Option<Error>) {
         let (mut all, mut lost) = (Vec::new(), None);
+        for link in &self.links {
+            let mut link = link.borrow_mut();
+            let was_over = link.over.is_some();
+            for report in link.serve(on_event) {
+                match report {
+                    Report::Line {
+                        of: None,
+                        text,
+                        complete,
+                        ..
+                    } => link.says((&text, complete), on_event),
+                    Report::Ended(None, exit) if !self.are_ending => {
+                        lost.get_or_insert(link.failed(&format!("its agent {exit}")));
+                    }
+                    other => all.push(other),
+                }
+            }
+            if let Some(why) = link.over.as_ref().filter(|_| !was_over && !self.are_ending) {
+                lost.get_or_insert(link.failed(why));
+            }
+        }
+        (all, lost)
+    }
+
+    /// Tells the hosts, before a wait, whether output may be read, and that the launcher is there.
+    pub(crate) fn before_wait(&mut self, is_full: bool) {
         for link in &self.links {
             let mut link = link.borrow_mut();
             if link.is_paused != is_full {
                 link.is_paused = is_full;
                 link.order(&Order::Pause(is_full));
             }
-            let was_over = link.over.is_some();
-            all.extend(link.serve(on_event));
-            if let Some(why) = link.over.as_ref().filter(|_| !was_over && !self.are_ending) {
-                lost.get_or_insert(link.failed(why));
-            }
         }
-        (all, lost)
+        let is_due = self.beaten.is_none_or(|at| at.elapsed() >= BEAT);
+        if is_due && self.are_there() {
+            self.beaten = Some(Instant::now());
+            self.tell(&Order::Beat);
+        }
     }
 
     /// Returns whether the host of a unit is gone.
@@ -350,13 +408,21 @@ impl Hosts {
         self.links.iter().any(is_left)
     }
 
-    /// Closes the connections: what is left on the hosts is killed.
-    pub(crate) fn hang_up(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
-        for link in &self.links {
+    /// Closes the connections that `which` names: what is left on those hosts is killed. Returns
+    /// the error of the first one.
+    pub(crate) fn hang_up(
+        &mut self,
+        which: impl Fn(&RefCell<Link>) -> bool,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) -> Option<Error> {
+        let mut first = None;
+        for link in self.links.iter().filter(|link| which(link)) {
             let mut link = link.borrow_mut();
             if link.over.is_none() {
-                link.ends("it did not end in time".to_owned(), on_event);
+                link.ends("it does not answer".to_owned(), on_event);
+                first.get_or_insert(link.failed("it does not answer"));
             }
         }
+        first
     }
 }

@@ -1,14 +1,14 @@
 //! The host's side: `samite host` starts the agent of its machine and the units that the launcher
 //! names, and reports what they print and how they end.
 
-use super::wire::{Inbox, Node, Order, Outbox, Place, Report};
+use super::wire::{BEAT, Inbox, Node, Order, Outbox, Place, Report, SILENCE};
 use crate::agent;
 use crate::error::{Error, Exit};
 use crate::files::OutputFiles;
 use crate::guard::Guard;
 use crate::limits;
 use crate::output::{Event, Line};
-use crate::plan::{Name, Plan};
+use crate::plan::{Name, Plan, Program};
 use crate::reap::{ended_child, reap_ended};
 use crate::signals::ChildWatch;
 use crate::spawn::Process;
@@ -76,7 +76,7 @@ pub fn serve(side: &mut dyn HostSide) -> Result<(), Error> {
         Ok(address) => wire.outbox.push(&Report::Ready { address }),
         Err(why) => return wire.refuse(why),
     }
-    let pipes = limits::pipes_for(&plan.programs)?;
+    let pipes = limits::pipes_for(&of_host(&plan, node.host as usize))?;
     let mut host = Host {
         units: Units::new(&plan, pipes, OutputFiles::default()),
         numbers: agent.child().into_iter().map(|pid| (pid, 0)).collect(),
@@ -87,8 +87,21 @@ pub fn serve(side: &mut dyn HostSide) -> Result<(), Error> {
         wire,
         is_paused: false,
         is_ending: false,
+        heard: Instant::now(),
+        is_held: false,
     };
     host.run(side)
+}
+
+/// Returns the programs with as many units as run on this host.
+fn of_host(plan: &Plan, host: usize) -> Vec<Program> {
+    let programs = plan.programs.iter().enumerate();
+    let here = |(number, program): (usize, &Program)| {
+        let ranks = 0..program.units;
+        let units = ranks.filter(|rank| plan.host_of(number, *rank) == Some(host));
+        program.clone().units(units.count() as u32)
+    };
+    programs.map(here).collect()
 }
 
 /// Prepares this process for the plan.
@@ -182,6 +195,9 @@ struct Host<'a> {
     wire: Wire,
     is_paused: bool,
     is_ending: bool,
+    /// When the launcher was heard last, and whether it is stopped.
+    heard: Instant,
+    is_held: bool,
 }
 
 impl Host<'_> {
@@ -189,9 +205,13 @@ impl Host<'_> {
         loop {
             self.wait()?;
             let (orders, is_open) = self.wire.read()?;
+            if !orders.is_empty() {
+                self.heard = Instant::now();
+            }
             for order in orders {
                 self.obey(order, side);
             }
+            let is_silent = !self.is_held && self.heard.elapsed() > SILENCE;
             self.processes[0].1.kill_if_late(Instant::now());
             self.reap();
             let is_over = self.is_ending && self.processes[0].1.has_ended();
@@ -199,7 +219,7 @@ impl Host<'_> {
                 self.wire.flush();
             }
             let is_gone = self.wire.outbox.write_to(&mut self.wire.reports).is_err();
-            if !is_open || is_over || is_gone {
+            if !is_open || is_over || is_gone || is_silent {
                 return Ok(()); // What is left is killed as it is dropped.
             }
         }
@@ -218,9 +238,13 @@ impl Host<'_> {
         let all = self.processes.iter().filter(|_| reads);
         let readers = all.flat_map(|(_, process)| process.output.readers());
         fds.extend(readers.map(|reader| PollFd::new(reader, PollFlags::IN)));
-        let kill_at = self.processes[0].1.kill_at;
-        let left = kill_at.map(|at| at.saturating_duration_since(Instant::now()));
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let next = self.processes[0].1.kill_at;
+        let next = next.map_or(self.heard + SILENCE, |at| at.min(self.heard + SILENCE));
+        // At least a moment, if the launcher is stopped for long.
+        let left = next
+            .saturating_duration_since(Instant::now())
+            .max(BEAT / 10);
+        let left = Timespec::try_from(left).ok();
         match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(source) => return Err(Error::system("wait for its units", source)),
@@ -258,6 +282,8 @@ impl Host<'_> {
                 }
             }
             Order::Pause(is_paused) => self.is_paused = is_paused,
+            Order::Beat => {}
+            Order::Hold(is_held) => self.is_held = is_held,
             Order::End => {
                 self.is_ending = true;
                 let grace = self.units.plan.grace;

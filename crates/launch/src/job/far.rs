@@ -1,13 +1,17 @@
 //! The units of a job that run on other machines.
 
-use super::Job;
+use super::{Ending, Job};
 use crate::cause::{Claim, Failure};
 use crate::error::{Error, Exit};
-use crate::hosts::{Hosts, Order, Place, Report};
+use crate::hosts::{BEAT, Hosts, Order, Place, Report};
 use crate::output::Event;
-use rustix::event::{Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
-use std::time::Instant;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// How long a host may take to report the end of a unit that was killed.
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
 /// How a unit ends whose host is lost.
 const LOST: Exit = Exit::Signal(Signal::KILL.as_raw());
@@ -16,22 +20,49 @@ const NOT_STARTED: Exit = Exit::Code(127);
 
 impl Job<'_> {
     /// Takes what hosts have reported.
-    pub(super) fn hear_hosts(&mut self, is_full: bool, on_event: &mut dyn FnMut(Event<'_>)) {
+    pub(super) fn hear_hosts(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
         if !self.units.hosts.are_there() {
             return;
         }
-        let (reports, lost) = self.units.hosts.serve(is_full, on_event);
+        let (reports, lost) = self.units.hosts.serve(on_event);
         for report in reports {
             self.take(report, on_event);
         }
         if let Some(error) = lost {
-            self.fail(Failure::other(Claim::Agent, error));
-            for index in self.places.values().copied().collect::<Vec<_>>() {
-                let unit = self.processes[index].on_host();
-                if unit.is_some_and(|unit| Hosts::is_gone(unit)) {
-                    self.ends_on_host(index, LOST);
-                }
+            self.lose(error);
+        }
+    }
+
+    fn lose(&mut self, error: Error) {
+        self.fail(Failure::other(Claim::Agent, error));
+        for index in self.places.values().copied().collect::<Vec<_>>() {
+            let unit = self.processes[index].on_host();
+            if unit.is_some_and(|unit| Hosts::is_gone(unit)) {
+                self.ends_on_host(index, LOST);
             }
+        }
+    }
+
+    /// Closes the connections with hosts that have not reported the end of units which were killed:
+    /// a connection that is cut may never end.
+    pub(super) fn hang_up_if_late(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
+        if self.hang_up_at.is_none_or(|at| Instant::now() < at) {
+            return;
+        }
+        self.hang_up_at = None;
+        let (places, processes) = (&self.places, &mut self.processes);
+        let mut silent = Vec::new();
+        for index in places.values() {
+            let process = &mut processes[*index];
+            if process.was_killed() && !process.has_ended() {
+                silent.push(*index);
+            }
+        }
+        let late = |link: &std::cell::RefCell<crate::hosts::Link>| {
+            silent.iter().any(|index| processes[*index].is_at(link))
+        };
+        if let Some(error) = self.units.hosts.hang_up(late, on_event) {
+            self.lose(error);
         }
     }
 
@@ -53,25 +84,26 @@ impl Job<'_> {
                 };
                 let process = &mut self.processes[index];
                 let name = process.name.clone();
+                let is_optional = self.units.is_optional(&self.processes[index]);
                 self.ends_on_host(index, NOT_STARTED);
-                let source = std::io::Error::other(why);
-                self.fail(Failure::other(Claim::Own, Error::Spawn { name, source }));
+                if !is_optional {
+                    let source = std::io::Error::other(why);
+                    self.fail(Failure::other(Claim::Own, Error::Spawn { name, source }));
+                }
             }
             Report::Line {
                 of,
                 stream,
                 text,
                 complete,
-            } => match of.and_then(|place| self.of_host(place)) {
-                Some(index) => {
+            } => {
+                // Those of agents are shown by `Hosts`.
+                if let Some(index) = of.and_then(|place| self.of_host(place)) {
                     let process = &mut self.processes[index];
                     let line = (text.as_slice(), complete);
                     process.output.line(&process.name, stream, line, on_event);
                 }
-                None => {
-                    tracing::info!(text = %String::from_utf8_lossy(&text), "an agent says");
-                }
-            },
+            }
             Report::Progress(place, progress) => {
                 if let Some(index) = self.of_host(place) {
                     let name = &self.processes[index].name;
@@ -84,14 +116,7 @@ impl Job<'_> {
                     self.ends_on_host(index, exit);
                 }
             }
-            Report::Ended(None, exit) => {
-                let said = Vec::new();
-                let error = Error::AgentLost { exit, said };
-                if self.units_left() {
-                    self.fail(Failure::other(Claim::Agent, error));
-                }
-            }
-            Report::Ready { .. } | Report::CannotBegin { .. } => {}
+            Report::Ended(None, _) | Report::Ready { .. } | Report::CannotBegin { .. } => {}
         }
     }
 
@@ -136,20 +161,25 @@ impl Job<'_> {
         }
         self.units.hosts.tell(&Order::End);
         let until = Instant::now() + self.grace;
-        while Instant::now() < until {
-            self.units.hosts.serve(false, on_event);
+        while Instant::now() < until && !matches!(self.ending, Some(Ending::Killed)) {
+            self.units.hosts.before_wait(false);
+            self.units.hosts.serve(on_event);
+            self.hear_interrupts();
             if !self.units.hosts.are_left() {
-                break;
+                return Ok(());
             }
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(Instant::now()).min(BEAT);
             let links = self.units.hosts.borrow();
             let mut fds = self.units.hosts.fds(&links);
+            if let Some(interrupts) = self.interrupts {
+                fds.push(PollFd::from_borrowed_fd(interrupts.as_fd(), PollFlags::IN));
+            }
             match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(source) => return Err(Error::system("wait for its hosts", source)),
             }
         }
-        self.units.hosts.hang_up(on_event);
+        self.units.hosts.hang_up(|_| true, on_event);
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ use crate::cause::{Claim, Disagreement, Failure};
 use crate::error::{Error, Exit};
 use crate::files::OutputFiles;
 use crate::guard::Guard;
-use crate::hosts::{Hosts, Place};
+use crate::hosts::{BEAT, Hosts, Order, Place};
 use crate::limits;
 use crate::output::Event;
 use crate::plan::{Name, Plan};
@@ -63,7 +63,10 @@ pub fn run(
     }
     check_length(plan)?;
     // The limit is raised before the files are opened.
-    let pipes = limits::pipes_for(&plan.programs)?;
+    let pipes = match plan.hosts.is_empty() {
+        true => limits::pipes_for(&plan.programs)?,
+        false => limits::pipes_for(&[])?, // Those of units are on their hosts.
+    };
     let files = OutputFiles::create(plan)?;
     let children = ChildWatch::install()?;
     let guard = plan.starter.as_deref().map(Guard::start).transpose();
@@ -86,6 +89,7 @@ pub fn run(
         numbers: BTreeMap::new(),
         places: BTreeMap::new(),
         ended_on_hosts: Vec::new(),
+        hang_up_at: None,
         processes: Vec::new(),
         units: Units::new(plan, pipes, files),
         guard,
@@ -138,6 +142,8 @@ struct Job<'a> {
     /// The index of the unit of a host, and those that have ended and are not reaped.
     places: BTreeMap<Place, usize>,
     ended_on_hosts: Vec<usize>,
+    /// When the connections with hosts are closed whose units were killed, and have not ended.
+    hang_up_at: Option<Instant>,
     guard: Option<Guard>,
     children: ChildWatch,
     interrupts: Option<&'a Interrupts>,
@@ -241,6 +247,7 @@ impl Job<'_> {
             let ended = self.pardon(ended, on_event);
             self.judge(&ended);
             self.time_out();
+            self.hang_up_if_late(on_event);
             self.restart_units(on_event);
             self.start_units(on_event);
             self.forgo_restarts(on_event);
@@ -291,6 +298,7 @@ impl Job<'_> {
             fds.push(PollFd::from_borrowed_fd(interrupts.as_fd(), PollFlags::IN));
         }
         let full = self.backlog.filter(|backlog| backlog.is_full());
+        self.units.hosts.before_wait(full.is_some());
         fds.extend(full.map(|backlog| PollFd::from_borrowed_fd(backlog.as_fd(), PollFlags::IN)));
         // While the caller's queue is full, the units' pipes fill up and slow the units down.
         let links = self.units.hosts.borrow();
@@ -318,7 +326,7 @@ impl Job<'_> {
         let is_full = full.is_some();
         drop(fds);
         drop(links);
-        self.hear_hosts(is_full, on_event);
+        self.hear_hosts(on_event);
         if is_full {
             return Ok(());
         }
@@ -346,7 +354,10 @@ impl Job<'_> {
             .filter_map(again)
             .chain(self.until)
             .filter(|_| self.ending.is_none());
-        kills.chain(listening).chain(others).min()
+        let beat = self.units.hosts.are_there().then(|| Instant::now() + BEAT);
+        let hung = self.hang_up_at.filter(|_| self.units.hosts.are_there());
+        let all = kills.chain(listening).chain(others).chain(beat);
+        all.chain(hung).min()
     }
 
     /// Reaps until no ended child is left. Returns which processes ended, and how.
@@ -407,9 +418,11 @@ impl Job<'_> {
     /// Stops everything until the launcher is continued; the time is not counted.
     fn stop(&mut self) {
         let before = Instant::now();
+        self.units.hosts.tell(&Order::Hold(true));
         stop_with(&self.processes);
+        self.units.hosts.tell(&Order::Hold(false));
         let stopped = before.elapsed();
-        let mut times: Vec<&mut Option<Instant>> = vec![&mut self.until];
+        let mut times: Vec<&mut Option<Instant>> = vec![&mut self.until, &mut self.hang_up_at];
         if let Some(Ending::Listening { until }) = &mut self.ending {
             times.push(until);
         }
@@ -442,6 +455,13 @@ impl Job<'_> {
         for process in &mut self.processes {
             process.kill_if_late(now);
         }
+        let is_killed = |index: &usize| {
+            let process = &self.processes[*index];
+            process.was_killed() && !process.has_ended()
+        };
+        if self.places.values().any(is_killed) {
+            self.hang_up_at.get_or_insert(now + far::ANSWER);
+        }
     }
 
     /// Asks all to end. The agent stays while there are units, because they may need it to end
@@ -459,6 +479,7 @@ impl Job<'_> {
     fn kill(&mut self) {
         self.processes.iter_mut().for_each(Process::kill);
         self.ending = Some(Ending::Killed);
+        self.hang_up_at.get_or_insert(Instant::now() + far::ANSWER);
     }
 }
 

@@ -355,6 +355,10 @@ impl Sim {
             let known = sim.known.get(&peer)?;
             Some((known.incarnation, known.is_lost))
         };
+        // Frames of one life stay in their order.
+        if self.early.iter().any(|early| early.life == frame.life) {
+            return self.early.push(frame);
+        }
         if announced(self) != Some((incarnation, false)) {
             self.look_at(peer, sink);
             let told = self.standing(peer).map(|(_, incarnation)| incarnation);

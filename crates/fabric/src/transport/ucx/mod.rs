@@ -206,7 +206,7 @@ impl Transport for Ucx {
             return 0;
         }
         let Ucx { worker, peers, .. } = &mut *self;
-        peers.network.is_empty = false;
+        (peers.network.is_empty, peers.network.is_full) = (false, peers.is_full());
         let mut delivered = peers.membership(sink);
         loop {
             while delivered < POLL_MAX && !sink.satisfied() {
@@ -328,7 +328,10 @@ impl Ucx {
     /// Does what is due besides the frames that have arrived. Returns how many changes it reported.
     fn what_is_due(&mut self, sink: &mut dyn Sink) -> usize {
         for (peer, incarnation, what) in std::mem::take(&mut self.peers.answers) {
-            if self.control((peer, incarnation), what, 0) == Push::Full {
+            let is_wanted = self.control((peer, incarnation), what, 0) == Push::Full
+                && self.peers.is_alive(peer, incarnation)
+                && self.peers.has_way(peer);
+            if is_wanted {
                 self.peers.answers.push((peer, incarnation, what));
             }
         }

@@ -9,7 +9,7 @@ use crate::PeerId;
 use crate::node::{NodeMember, State};
 use samite_mem::ring::Body;
 use samite_ucx::EndpointId;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Bytes of frames of lives that the agents have not reported yet, after which nothing more is read
@@ -23,6 +23,8 @@ const EARLY: Duration = Duration::from_secs(10);
 const CUT_MAX: usize = 1024;
 /// How long nothing has arrived from a peer whose loss is announced.
 pub(super) const QUIET: Duration = Duration::from_millis(20);
+/// How long it is waited for that, if something arrives all the time.
+const QUIET_MAX: Duration = Duration::from_secs(1);
 /// The network is asked so often before that, if it always brings frames of others.
 const LOOKS: u64 = 64;
 /// How long a peer may be unreachable.
@@ -39,6 +41,8 @@ pub(super) struct Peers {
     pub(super) known: HashMap<PeerId, Known, foldhash::fast::RandomState>,
     early: VecDeque<Early>,
     early_bytes: usize,
+    /// How many of them are from which life.
+    early_of: HashMap<(PeerId, u32), usize>,
     /// Lives that the agents have not reported in time.
     cut: HashMap<PeerId, u32>,
     /// The epoch of which everything has been announced.
@@ -98,6 +102,8 @@ pub(super) struct Looks {
     /// How often it was asked for more, and whether it had nothing the last time in this poll.
     pub(super) count: u64,
     pub(super) is_empty: bool,
+    /// Whether it is not asked, as too much waits here.
+    pub(super) is_full: bool,
     /// Messages that were taken from the inbox, and that wait there.
     pub(super) taken: u64,
     pub(super) waiting: u64,
@@ -142,7 +148,9 @@ impl Quiet {
     /// since, and so were the messages that it had brought.
     fn is_over(&mut self, now: Instant, network: &Looks) -> bool {
         if self.until.is_none() {
-            let was_read = network.is_empty || network.count - self.looks >= LOOKS;
+            // What waits may be for the end of this peer.
+            let was_read =
+                network.is_empty || network.is_full || network.count - self.looks >= LOOKS;
             if now - self.since < QUIET || !was_read {
                 return false;
             }
@@ -174,6 +182,7 @@ impl Peers {
             known: HashMap::default(),
             early: VecDeque::new(),
             early_bytes: 0,
+            early_of: HashMap::new(),
             cut: HashMap::new(),
             epoch_seen: None,
             leaving: Vec::new(),
@@ -233,6 +242,13 @@ impl Peers {
         }
         let peer = *peer;
         self.cannot_reach(peer);
+    }
+
+    /// Returns whether a way to a peer is open.
+    pub(super) fn has_way(&self, peer: PeerId) -> bool {
+        self.known
+            .get(&peer)
+            .is_some_and(|known| known.way.is_some())
     }
 
     /// Returns whether this life is alive, as far as the agents know.
@@ -297,16 +313,35 @@ impl Peers {
         }
         self.epoch_seen = Some(epoch);
         let mut delivered = 0;
-        for early in std::mem::take(&mut self.early) {
+        // One by one: a panic of a handler loses no other.
+        for _ in 0..self.early.len() {
+            let Some(early) = self.take_early() else {
+                break;
+            };
             match self.try_take(&early.header, &early.body, sink) {
-                Taken::Done => {
-                    self.early_bytes -= early.bytes();
-                    delivered += 1;
-                }
-                Taken::TooEarly(..) => self.early.push_back(early),
+                Taken::Done => delivered += 1,
+                Taken::TooEarly(..) => self.keep_early(early),
             }
         }
         delivered
+    }
+
+    fn take_early(&mut self) -> Option<Early> {
+        let early = self.early.pop_front()?;
+        self.early_bytes -= early.bytes();
+        if let Some(count) = self.early_of.get_mut(&early.life) {
+            *count -= 1;
+            if *count == 0 {
+                self.early_of.remove(&early.life);
+            }
+        }
+        Some(early)
+    }
+
+    fn keep_early(&mut self, early: Early) {
+        self.early_bytes += early.bytes();
+        *self.early_of.entry(early.life).or_default() += 1;
+        self.early.push_back(early);
     }
 
     /// Takes a frame.
@@ -324,8 +359,7 @@ impl Peers {
                 header: header.to_vec(),
                 body: body.to_vec(),
             };
-            self.early_bytes += early.bytes();
-            self.early.push_back(early);
+            self.keep_early(early);
         }
     }
 
@@ -336,26 +370,26 @@ impl Peers {
         }
         let (head, _) = Head::decode(header)?;
         let life = (head.from, head.incarnation);
-        let mut waiting = self.early.iter();
-        waiting.any(|early| early.life == life).then_some(life)
+        self.early_of.contains_key(&life).then_some(life)
     }
 
     /// Drops the frames of lives that the agents have not reported in time.
     pub(super) fn expire(&mut self, now: Instant) {
-        let Some(first) = self.early.front() else {
-            return;
-        };
-        if now - first.since < EARLY {
+        let is_late = |early: &Early| now - early.since >= EARLY;
+        if !self.early.front().is_some_and(is_late) {
             return;
         }
-        let (peer, incarnation) = first.life;
-        tracing::error!(%peer, incarnation, "no agent has reported a unit: its frames are dropped");
-        self.early.retain(|early| early.life != (peer, incarnation));
+        let late = self.early.iter().take_while(|early| is_late(early));
+        let late: HashSet<(PeerId, u32)> = late.map(|early| early.life).collect();
+        self.early.retain(|early| !late.contains(&early.life));
+        self.early_of.retain(|life, _| !late.contains(life));
         self.early_bytes = self.early.iter().map(Early::bytes).sum();
-        if self.cut.len() >= CUT_MAX {
-            self.cut.clear();
+        for (peer, incarnation) in late {
+            tracing::error!(%peer, incarnation, "no agent has reported a unit: its frames are dropped");
+            if self.cut.len() < CUT_MAX || self.cut.contains_key(&peer) {
+                self.cut.insert(peer, incarnation);
+            }
         }
-        self.cut.insert(peer, incarnation);
     }
 
     /// Delivers a frame, and announces its sender first.
@@ -398,14 +432,14 @@ impl Peers {
             Kind::Control(Control::Heard) => known.has_all |= known.knows_end,
             Kind::Control(Control::GivenUp) => {
                 self.leaves(peer, Why::GaveUp);
-                self.answers.push((peer, incarnation, Control::Noted));
+                self.answer(peer, incarnation, Control::Noted);
                 return Taken::Done;
             }
             Kind::Control(Control::Noted) => return Taken::Done,
         }
         if known.leaves_after.is_some_and(|sent| sent <= known.arrived) {
             known.leaves_after = None;
-            self.answers.push((peer, incarnation, Control::Heard));
+            self.answer(peer, incarnation, Control::Heard);
         }
         if let Kind::Frame(_, kind) = head.kind {
             sink.frame(Incoming {
@@ -417,6 +451,14 @@ impl Peers {
             });
         }
         Taken::Done
+    }
+
+    /// Has something said to a life of a peer, once.
+    fn answer(&mut self, peer: PeerId, incarnation: u32, what: Control) {
+        let answer = (peer, incarnation, what);
+        if !self.answers.contains(&answer) {
+            self.answers.push(answer);
+        }
     }
 
     /// Returns what is known of the life that has sent a frame, and announces it if it is new.
@@ -453,7 +495,7 @@ impl Peers {
             Kind::Control(Control::Noted) => self.given_up.retain(|life| !is_it(life)),
             Kind::Control(Control::GivenUp) => {
                 self.given_up.retain(|life| !is_it(life));
-                self.answers.push((peer, incarnation, Control::Noted));
+                self.answer(peer, incarnation, Control::Noted);
             }
             _ if self.given_up.iter().any(is_it) => {}
             _ => self.given_up.push((peer, incarnation, Instant::now())),
@@ -471,11 +513,13 @@ impl Peers {
                 continue;
             };
             let is_unreachable = leaving.why == Why::Unreachable;
+            let waited = now - leaving.since;
             let is_due = match is_unreachable {
-                true => now - leaving.since >= UNREACHABLE,
-                false => true,
+                true => waited >= UNREACHABLE,
+                // One that is not dead, but cut off from the agents, may send for ever.
+                false => leaving.quiet.is_over(now, &network) || waited >= QUIET_MAX,
             };
-            if !is_due || !leaving.quiet.is_over(now, &network) && !is_unreachable {
+            if !is_due {
                 self.leaving.push(peer);
                 continue;
             }

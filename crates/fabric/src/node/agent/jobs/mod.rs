@@ -339,9 +339,25 @@ impl Jobs {
 
     /// Forgets the oldest of too many jobs that only this process has reported.
     fn forget_told(&mut self, by: i32) {
-        let is_told = |job: &Job| job.starters.is_none() && job.told_by == Some(by);
+        let is_told = |job: &Job| {
+            let has_joined = job.starters.is_some() || job.lives();
+            !has_joined && job.told_by == Some(by)
+        };
         if self.jobs.values().filter(|job| is_told(job)).count() >= TOLD_MAX {
             self.forget_oldest(|_, job| is_told(job));
+        }
+    }
+
+    /// Returns the living unit of a job with this number, if it is on another node than `here`.
+    pub(crate) fn elsewhere(&self, identity: &Identity, here: u32) -> Option<(PeerId, u32)> {
+        match self.jobs.get(&identity.job)?.units.get(&identity.unit)? {
+            Unit::Joined {
+                peer,
+                incarnation,
+                alive: true,
+                ..
+            } if peer.node() != here => Some((*peer, *incarnation)),
+            _ => None,
         }
     }
 

@@ -250,6 +250,11 @@ impl Node {
             tracing::error!(peer = %report.peer, "what a unit of another node says of itself cannot be read");
             return false;
         };
+        // Its own agent has admitted it, so the one that was known has ended: that news comes
+        // later, from the agent of that one.
+        if let Some((before, incarnation)) = self.jobs.elsewhere(&identity, self.number) {
+            self.jobs.left(before, incarnation);
+        }
         if let Err(why) = self.jobs.check(&identity) {
             tracing::error!(peer = %report.peer, why, "a unit of another node contradicts what is known here");
             return false;
