@@ -43,9 +43,15 @@ pub(crate) const PARTS: &[Part] = &[
     },
     Part {
         name: "ucx",
-        purpose: "UCX as a peer of the benches",
+        purpose: "UCX between machines, and as a peer of the benches",
         install: "apt-get install ucx-utils",
         present: || succeeds("ucx_perftest", &["-h"]),
+    },
+    Part {
+        name: "ssh",
+        purpose: "starts units on other machines",
+        install: "apt-get install openssh-server openssh-client",
+        present: || std::path::Path::new("/usr/sbin/sshd").exists() && succeeds("ssh", &["-V"]),
     },
     Part {
         name: "redis",

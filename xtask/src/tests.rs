@@ -20,6 +20,10 @@ const ON_NODES: [&str; 8] = [
     "watch::",
 ];
 
+/// Suites of processes that are run again on two hosts: two agents, and units that reach those of the
+/// other one over UCX.
+const ON_HOSTS: [&str; 3] = ["calls::", "chases::", "collective::results::"];
+
 /// Runs loom and the documentation examples first and the tests of the workspace last, so that the
 /// final summary is that of the tests.
 pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
@@ -87,6 +91,9 @@ pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
         for nodes in ["2", "3"] {
             run(&[("SAMITE_TEST_NODES", nodes)], &together, &filters)?;
         }
+    }
+    if filter.is_none() && has("ucx") {
+        run(&[("SAMITE_TEST_HOSTS", "2")], &together, &ON_HOSTS)?;
     }
     run(&[], &["--lib", "--bins", "--tests", "--examples"], &named)
 }

@@ -5,7 +5,8 @@ use super::{samite, stderr};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 /// The command line of a job on two hosts.
 fn on_two_hosts(start: &str, words: &[&str]) -> Command {
@@ -273,4 +274,120 @@ fn a_host_that_cannot_begin_is_named() {
         "{}",
         stderr(&output)
     );
+}
+
+/// A server of `ssh` on this machine, which ends with the test.
+struct Sshd {
+    server: Child,
+    folder: tempfile::TempDir,
+}
+
+const SSHD: &str = "/usr/sbin/sshd";
+
+impl Sshd {
+    fn start() -> Sshd {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        for key in ["host", "user"] {
+            let made = Command::new("ssh-keygen")
+                .args(["-q", "-t", "ed25519", "-N", "", "-f", &path(key)])
+                .status();
+            assert!(made.expect("ssh-keygen can be started").success());
+        }
+        std::fs::copy(path("user.pub"), path("authorized")).expect("a key");
+        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+        let port = port.expect("a free port").port();
+        let server = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\n\
+             UsePAM no\nStrictModes no\nPasswordAuthentication no\n",
+            path("host"),
+            path("authorized")
+        );
+        let client = format!(
+            "Host *\nHostName 127.0.0.1\nPort {port}\nIdentityFile {}\nIdentitiesOnly yes\n\
+             StrictHostKeyChecking no\nUserKnownHostsFile {}\nLogLevel ERROR\n",
+            path("user"),
+            path("known")
+        );
+        std::fs::write(path("server"), server).expect("a file");
+        std::fs::write(path("client"), client).expect("a file");
+        // Where it runs as root, it wants this folder, which a service would have made.
+        let _ = std::fs::create_dir_all("/run/sshd");
+        let mut server = Command::new(SSHD)
+            .args(["-D", "-e", "-f", &path("server")])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("sshd can be started");
+        let mut said = BufReader::new(server.stderr.take().expect("a pipe")).lines();
+        let listens = said.any(|line| line.expect("text").contains("Server listening"));
+        assert!(listens, "sshd has ended");
+        // It goes on talking.
+        std::thread::spawn(move || said.for_each(drop));
+        Sshd { server, folder }
+    }
+
+    /// Returns what starts a command on a host.
+    fn command(&self) -> String {
+        let config = self.folder.path().join("client").display().to_string();
+        format!("ssh -F {config} -T -o BatchMode=yes {{host}}")
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// Over real `ssh`: units of two hosts are one job, and a connection that breaks leaves nothing on
+/// its host.
+#[test]
+fn a_job_runs_over_ssh() {
+    if !has_ucx("a_job_runs_over_ssh") {
+        return;
+    }
+    let name = samite_testkit::full_name("suite::run::hosts", "a_job_runs_over_ssh");
+    let has_ssh = Path::new(SSHD).exists();
+    let hint = "install openssh-server and openssh-client: ci/packages.txt";
+    if !samite_testkit::require(&name, has_ssh, hint) {
+        return;
+    }
+    let sshd = Sshd::start();
+    let run = |words: &[&str]| {
+        let mut command = samite();
+        command
+            .args(["run", "--hosts", "a=127.0.0.1,b=127.0.0.2"])
+            .args(["--host-start", &sshd.command()])
+            .args(["--host-transports", "tcp", "--host-devices", "lo"])
+            .args(words);
+        command
+    };
+    let output = run(&["-n", "4", "nas-is", "--class", "S"]).output();
+    let output = output.expect("samite can be started");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", stderr(&output));
+    assert!(said.contains("SUCCESSFUL: 51 of 51 checks"), "{said}");
+    let mut job = run(&["-n", "2", "sh", "-c", "echo $$; exec sleep 1000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("samite can be started");
+    let mut lines = BufReader::new(job.stdout.take().expect("a pipe")).lines();
+    let mut pids = Vec::new();
+    for _ in 0..2 {
+        let line = lines.next().expect("units print").expect("text");
+        let number = line.rsplit(' ').next().and_then(|word| word.parse().ok());
+        pids.push(number.and_then(Pid::from_raw).expect("a process id"));
+    }
+    let connections = children(job.id(), "a");
+    assert_eq!(connections.len(), 1);
+    kill_process(connections[0], Signal::KILL).expect("it runs");
+    let output = job.wait_with_output().expect("it ends");
+    let errors = stderr(&output);
+    assert!(
+        errors.contains("host a cannot take part, or was lost"),
+        "{errors}"
+    );
+    wait_until_gone(&pids);
 }

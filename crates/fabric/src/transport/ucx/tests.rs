@@ -20,6 +20,8 @@ struct Arrived {
     /// Takes one frame in each poll.
     is_slow: bool,
     of_poll: usize,
+    /// Panics once at this frame.
+    panics_at: Option<u64>,
 }
 
 impl Sink for Arrived {
@@ -28,6 +30,10 @@ impl Sink for Arrived {
         assert_eq!(frame.body.len(), frame.arg % 5000);
         self.frames.push(frame.arg);
         self.of_poll += 1;
+        if self.panics_at == Some(frame.arg) {
+            self.panics_at = None;
+            panic!("as in a test");
+        }
     }
 
     fn change(&mut self, change: Change) {
@@ -296,4 +302,82 @@ fn a_unit_without_an_address_is_lost() {
         first.poll();
     }
     assert_eq!(first.push(peer, 1), Push::Gone);
+}
+
+/// A handler that panics ends a poll, and no other frame is lost: neither one that waited for its
+/// sender, nor one from the network.
+#[test]
+fn a_panic_loses_no_other_frame() {
+    let Some(mut units) = two("a_panic_loses_no_other_frame") else {
+        return;
+    };
+    send(&mut units, 0..20);
+    while units[1].ucx.worker.taken() < 20 {
+        poll_both(&mut units);
+    }
+    acquaint(&units[0], &units[1]);
+    for (panics_at, sent) in [(7, 20..20), (25, 20..40)] {
+        send(&mut units, sent.clone());
+        units[1].arrived.panics_at = Some(panics_at);
+        while units[1].arrived.frames.len() < sent.end as usize {
+            units[0].poll();
+            let poll = std::panic::AssertUnwindSafe(|| units[1].poll());
+            let ended = std::panic::catch_unwind(poll);
+            assert!(ended.is_ok() || units[1].arrived.panics_at.is_none());
+        }
+        assert_eq!(units[1].arrived.panics_at, None);
+        assert_eq!(units[1].arrived.frames, Vec::from_iter(0..sent.end));
+    }
+    assert!(!units[1].ucx.peers.is_full());
+}
+
+/// A unit whose agent is cut off is lost, although it goes on sending.
+#[test]
+fn who_sends_for_ever_is_lost_all_the_same() {
+    let Some(mut units) = two("who_sends_for_ever_is_lost_all_the_same") else {
+        return;
+    };
+    acquaint(&units[0], &units[1]);
+    let life = units[0].life();
+    let mut next = 0;
+    while units[1].arrived.lost.is_empty() {
+        send(&mut units, next..next + 1);
+        next += 1;
+        poll_both(&mut units);
+        if next == 10 {
+            units[1].learns(life, State::Dead, &[]);
+        }
+    }
+    let delivered = units[1].arrived.frames.len();
+    send(&mut units, next..next + 10);
+    (0..100).for_each(|_| poll_both(&mut units));
+    assert_eq!(
+        units[1].arrived.frames.len(),
+        delivered,
+        "nothing after the loss (T4)"
+    );
+}
+
+/// A unit that leaves waits until the other one has taken what it sent.
+#[test]
+fn who_leaves_waits_for_its_last_frames() {
+    let Some(mut units) = two("who_leaves_waits_for_its_last_frames") else {
+        return;
+    };
+    acquaint(&units[0], &units[1]);
+    send(&mut units, 0..200);
+    let life = units[0].life();
+    let [first, second] = &mut units;
+    std::thread::scope(|scope| {
+        let leaving = scope.spawn(|| first.ucx.leave());
+        while !leaving.is_finished() {
+            second.poll();
+        }
+    });
+    assert_eq!(second.arrived.frames, Vec::from_iter(0..200));
+    second.learns(life, State::Dead, &[]);
+    while second.arrived.lost.is_empty() {
+        second.poll();
+    }
+    assert_eq!(second.arrived.frames.len(), 200);
 }
