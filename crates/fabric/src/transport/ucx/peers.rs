@@ -43,6 +43,8 @@ pub(super) struct Peers {
     early_bytes: usize,
     /// How many of them are from which life.
     early_of: HashMap<(PeerId, u32), usize>,
+    /// Whether they are being looked at.
+    looks_at_early: bool,
     /// Lives that the agents have not reported in time.
     cut: HashMap<PeerId, u32>,
     /// The epoch of which everything has been announced.
@@ -183,6 +185,7 @@ impl Peers {
             early: VecDeque::new(),
             early_bytes: 0,
             early_of: HashMap::new(),
+            looks_at_early: false,
             cut: HashMap::new(),
             epoch_seen: None,
             leaving: Vec::new(),
@@ -304,7 +307,7 @@ impl Peers {
     /// for them. Returns how many were delivered.
     pub(super) fn membership(&mut self, sink: &mut dyn Sink) -> usize {
         let epoch = self.node.layout.peers.epoch();
-        if self.epoch_seen == Some(epoch) {
+        if self.epoch_seen == Some(epoch) && !self.looks_at_early {
             return 0;
         }
         let all: Vec<PeerId> = self.known.keys().copied().collect();
@@ -313,7 +316,8 @@ impl Peers {
         }
         self.epoch_seen = Some(epoch);
         let mut delivered = 0;
-        // One by one: a panic of a handler loses no other.
+        // One by one: a panic of a handler loses no other, and the next poll goes on.
+        self.looks_at_early = true;
         for _ in 0..self.early.len() {
             let Some(early) = self.take_early() else {
                 break;
@@ -323,6 +327,7 @@ impl Peers {
                 Taken::TooEarly(..) => self.keep_early(early),
             }
         }
+        self.looks_at_early = false;
         delivered
     }
 
