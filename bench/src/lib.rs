@@ -86,6 +86,7 @@ mod lock;
 mod measure;
 mod message;
 mod mobile;
+mod network;
 mod onesided;
 mod overhead;
 mod oversubscribed;
@@ -111,7 +112,7 @@ pub use unit::{Programs, run_holder, run_unit};
 use case::Case;
 
 /// The benches that [`run`] knows.
-pub const BENCHES: [&str; 12] = [
+pub const BENCHES: [&str; 13] = [
     "message",
     "threads",
     "oversubscribed",
@@ -124,6 +125,7 @@ pub const BENCHES: [&str; 12] = [
     "coherence",
     "video",
     "mobile",
+    "network",
 ];
 
 /// The options of a bench.
@@ -178,6 +180,7 @@ fn cases(name: &str, options: &Options) -> anyhow::Result<Vec<Case>> {
         "coherence" => coherence::cases(),
         "video" => video::cases(options.quick),
         "mobile" => mobile::cases(),
+        network::BENCH => network::cases(options.quick),
         _ => anyhow::bail!(
             "there is no bench `{name}`; the benches are {}",
             BENCHES.join(", ")

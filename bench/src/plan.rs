@@ -116,7 +116,8 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
         } else {
             &[]
         };
-        let mut field = start(&peers, ways, group[0].ranks, &pinned, options, &mut gaps)?;
+        let ranks = group[0].ranks;
+        let mut field = start(bench, &peers, ways, ranks, &pinned, options, &mut gaps)?;
         for case in group {
             progress.set_message(case.name.clone());
             let row = row(case, &mut field, options, &progress, &mut gaps)?;
@@ -141,6 +142,7 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
 
 /// Starts all contestants. A peer that cannot be started takes no part; Samite must start.
 fn start(
+    bench: &str,
     peers: &Peers,
     ways: &[&str],
     ranks: u32,
@@ -204,7 +206,7 @@ fn start(
         let role = Role::Peer(ucx::NAME.to_owned());
         entrants.push(Entrant {
             role,
-            runner: Runner::Ucx(Ucx::on(cpus)),
+            runner: Runner::Ucx(Ucx::on(cpus, ucx::Networks::of(bench))),
         });
     }
     Ok(Field { entrants, is_full })

@@ -19,14 +19,49 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::contestant::Answer;
+use crate::network;
 
 pub(crate) const NAME: &str = "ucx";
-/// The bench in which it takes part.
+/// The bench on one machine in which it takes part; it is also in `network`.
 pub(crate) const BENCH: &str = "message";
 pub(crate) const PROGRAM: &str = "ucx_perftest";
 /// From util-linux; lets the kernel end a process together with this one.
 pub(crate) const GUARD: &str = "setpriv";
-pub(crate) const SETTINGS: &str = "UCX_TLS=sm,self MALLOC_PERTURB_=165; tag_lat for latency and bandwidth, tag_bw for rate and stream";
+
+/// Returns its settings, as they are shown.
+pub(crate) fn settings(networks: &Networks) -> String {
+    let device = networks
+        .device
+        .map(|device| format!(" UCX_NET_DEVICES={device}"));
+    format!(
+        "UCX_TLS={}{} MALLOC_PERTURB_=165; tag_lat for latency and bandwidth, tag_bw for rate and stream",
+        networks.transports,
+        device.unwrap_or_default()
+    )
+}
+
+/// What it uses of UCX.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Networks {
+    transports: &'static str,
+    device: Option<&'static str>,
+}
+
+impl Networks {
+    /// Returns what it uses in a bench.
+    pub(crate) fn of(bench: &str) -> Networks {
+        match bench {
+            network::BENCH => Networks {
+                transports: network::TRANSPORTS,
+                device: Some(network::DEVICE),
+            },
+            _ => Networks {
+                transports: "sm,self",
+                device: None,
+            },
+        }
+    }
+}
 
 const CONNECT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(10);
@@ -35,6 +70,7 @@ const RETRY: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct Ucx {
     cpus: Vec<usize>,
+    networks: Networks,
 }
 
 /// The arguments of `ucx_perftest` for a measure.
@@ -48,9 +84,10 @@ struct Test {
 }
 
 impl Ucx {
-    pub(crate) fn on(cpus: &[usize]) -> Self {
+    pub(crate) fn on(cpus: &[usize], networks: Networks) -> Self {
         Ucx {
             cpus: cpus.to_vec(),
+            networks,
         }
     }
 
@@ -98,7 +135,12 @@ impl Ucx {
         let mut command = Command::new(GUARD);
         command
             .args(["--pdeathsig", "KILL", PROGRAM])
-            .env("UCX_TLS", "sm,self")
+            .env("UCX_TLS", self.networks.transports)
+            .envs(
+                self.networks
+                    .device
+                    .map(|device| ("UCX_NET_DEVICES", device)),
+            )
             .env("UCX_ALLOC_PRIO", test.allocate)
             .env("MALLOC_PERTURB_", "165")
             .env("UCX_WARN_UNUSED_ENV_VARS", "n")

@@ -81,8 +81,21 @@ fn is(pgas: &Pgas, class: &str) -> Result<Option<f64>> {
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     let exe = std::env::current_exe().context("cannot find this executable")?;
     let exe = exe.display().to_string();
+    // As two machines, which this one is both of.
+    const TWO_HOSTS: [&str; 8] = [
+        "--hosts",
+        "127.0.0.1,127.0.0.2",
+        "--host-start",
+        "env",
+        "--host-transports",
+        "tcp",
+        "--host-devices",
+        "lo",
+    ];
+    let is_network = args.name == "network";
     let job = |role: &str| {
-        let words = [&exe, "run", "-n", "{ranks}", &exe, role];
+        let hosts = if is_network { &TWO_HOSTS[..] } else { &[] };
+        let words = [&[&exe, "run"], hosts, &["-n", "{ranks}", &exe, role]].concat();
         Some(words.iter().map(|word| (*word).to_owned()).collect())
     };
     let options = Options {
@@ -91,7 +104,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         cpus: args.cpus.clone(),
         only: args.only.clone(),
         ours: job("bench-unit"),
-        limit: job("bench-limit"),
+        limit: job("bench-limit").filter(|_| !is_network),
     };
     if let Some(folder) = &args.pages {
         return pages(args, &options, folder);

@@ -13,6 +13,7 @@ use anyhow::Result;
 
 use crate::contestant::Launch;
 use crate::host::cores;
+use crate::network;
 use crate::ucx;
 use build::{Build, on_path};
 use list::{PEERS, Peer};
@@ -38,8 +39,8 @@ impl Peers {
     /// that build quickly.
     pub(crate) fn find(bench: &str, in_haste: bool) -> Self {
         let mut peers = Self::find_some(in_haste, |peer| peer.bench == bench);
-        if bench == ucx::BENCH {
-            peers.find_ucx();
+        if [ucx::BENCH, network::BENCH].contains(&bench) {
+            peers.find_ucx(&ucx::Networks::of(bench));
         }
         peers
     }
@@ -79,15 +80,16 @@ impl Peers {
         peers
     }
 
-    fn find_ucx(&mut self) {
+    fn find_ucx(&mut self, networks: &ucx::Networks) {
         self.has_ucx = on_path(ucx::PROGRAM) && on_path(ucx::GUARD);
         self.missing_ucx = !self.has_ucx;
         let (list, text) = if self.has_ucx {
-            (&mut self.settings, ucx::SETTINGS)
+            (&mut self.settings, ucx::settings(networks))
         } else {
-            (&mut self.missing, "apt-get install ucx-utils util-linux")
+            let install = "apt-get install ucx-utils util-linux";
+            (&mut self.missing, install.to_owned())
         };
-        list.insert(ucx::NAME.to_owned(), text.to_owned());
+        list.insert(ucx::NAME.to_owned(), text);
     }
 
     /// Whether all of them that take so many ranks can be started.

@@ -1,13 +1,14 @@
-//! `samite bench mobile`: each kind of command runs in each of its ways, and verifies its results.
+//! `samite bench mobile` and `network`: each kind of command runs in each of its ways, and verifies
+//! its results.
 
 use crate::domain::output;
 use serde_json::Value;
 
 /// Runs one case; returns its only row.
-fn row(case: &str) -> Value {
+fn row(bench: &str, case: &str) -> Value {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let json = folder.path().join("bench.json").display().to_string();
-    let words = ["bench", "mobile", "--quick", "--repeats", "1"];
+    let words = ["bench", bench, "--quick", "--repeats", "1"];
     let more = ["--only", case, "--json", &json];
     let shown = output(&[&words[..], &more].concat()).expect("the bench succeeds");
     let text = std::fs::read(&json).expect("figures");
@@ -24,7 +25,7 @@ macro_rules! cases {
     ($($name:ident: $case:literal, $peers:expr;)*) => {$(
         #[test]
         fn $name() {
-            let row = row($case);
+            let row = row("mobile", $case);
             assert!(row["ours"].is_number(), "{row}");
             let peers: &[&str] = &$peers;
             for peer in peers {
@@ -57,4 +58,16 @@ cases! {
     a_chase_over_a_link: "chase/2/5us/64", ["gets"];
     chases_at_once_over_a_link: "chases/4/5us/64", ["gets"];
     a_chase_beside_a_function: "chase-function/2/5us/64", ["function"];
+}
+
+/// Between two hosts, beside `ucx_perftest`.
+#[test]
+fn messages_over_ucx() {
+    let name = samite_testkit::full_name("suite::bench", "messages_over_ucx");
+    let hint = "install libucx0: ci/packages.txt";
+    if samite_testkit::require(&name, samite::has_ucx(), hint) {
+        let row = row("network", "ucx/latency/8B");
+        assert!(row["ours"].is_number(), "{row}");
+        assert!(row["peers"]["ucx"].is_number(), "{row}");
+    }
 }
