@@ -20,8 +20,8 @@ const ON_NODES: [&str; 8] = [
     "watch::",
 ];
 
-/// Suites of processes that are run again on two hosts: two agents, and units that reach those of the
-/// other one over UCX.
+/// Suites of processes that are run again on two hosts: two agents, and units that reach those of
+/// the other one over UCX.
 const ON_HOSTS: [&str; 3] = ["calls::", "chases::", "collective::results::"];
 
 /// Runs loom and the documentation examples first and the tests of the workspace last, so that the
