@@ -327,6 +327,11 @@ fn command(plan: &Plan, cpus: Option<&str>, program: &OsStr, args: &[OsString]) 
         }
         None => Command::new(program),
     };
+    // What units print is shown line by line, and Python keeps it back where it prints to a pipe.
+    const UNBUFFERED: &str = "PYTHONUNBUFFERED";
+    if std::env::var_os(UNBUFFERED).is_none() {
+        command.env(UNBUFFERED, "1");
+    }
     command
         .args(args)
         .env("SAMITE_DOMAIN", &plan.domain)

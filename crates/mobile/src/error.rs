@@ -53,7 +53,7 @@ pub enum Error {
     Failed(Box<Failure>),
     /// No reply within the deadline.
     #[error(
-        "no reply to a call of `{entry}` at {to} within {after:?}: it may still run; does that unit make progress (`Mobile::serve`, or any wait)?"
+        "no reply to a call of `{entry}` at {to} within {after:?}: it may still run; does that unit have a `Mobile`, and make progress (`Mobile::serve`, or any wait)?"
     )]
     Late {
         /// The entry.

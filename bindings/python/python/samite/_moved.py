@@ -159,7 +159,10 @@ def mobile(function=None, dtype=None, *, native=False):
 
         @samite.mobile
         def norm(values):
-            return math.sqrt((values * 1.0) @ values)
+            total = 0.0
+            for value in values:
+                total += value * value
+            return math.sqrt(total)
 
         @samite.mobile(dtype=np.int32)
         def count(bounds):

@@ -181,3 +181,19 @@ fn the_workflow_of_the_guide_runs() {
     }
     assert!(folder.path().join("logs/1.txt").exists());
 }
+
+/// Python prints each line at once, unless the user says otherwise.
+#[test]
+fn python_is_told_to_print_at_once() {
+    for (given, expected) in [(None, "<1>"), (Some(""), "<>")] {
+        let mut command = samite();
+        command.args(["run", "sh", "-c", "echo \"<$PYTHONUNBUFFERED>\""]);
+        match given {
+            Some(value) => command.env("PYTHONUNBUFFERED", value),
+            None => command.env_remove("PYTHONUNBUFFERED"),
+        };
+        let output = command.output().expect("samite can be started");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said, format!("[sh.0] {expected}\n"));
+    }
+}

@@ -76,8 +76,9 @@ pub(crate) struct Entry {
     /// Its place in the order of use.
     listed: Option<u64>,
     pinned: bool,
-    /// The units whose last calls have run out of time here, and how often in a row.
-    pub(super) timeouts: Vec<(Life, u32)>,
+    /// The units whose last calls have run out of time here, the most time that one of them had,
+    /// and how many in a row had no more.
+    pub(super) timeouts: Vec<(Life, Duration, u32)>,
 }
 
 impl Entry {
@@ -109,18 +110,19 @@ impl Entry {
         }
     }
 
-    /// Returns how many of a unit's last calls have run out of time.
-    pub(super) fn timeouts_of(&self, unit: Life) -> u32 {
+    /// Returns how many of a unit's last calls have run out of at most so much time.
+    pub(super) fn timeouts_of(&self, unit: Life, run: Duration) -> u32 {
         let mut all = self.timeouts.iter();
-        all.find(|(of, _)| *of == unit)
-            .map_or(0, |(_, count)| *count)
+        let found = all.find(|(of, most, _)| *of == unit && run <= *most);
+        found.map_or(0, |(.., count)| *count)
     }
 
-    /// Counts that a call of a unit has run out of time.
-    pub(super) fn timed_out(&mut self, unit: Life) {
-        match self.timeouts.iter_mut().find(|(of, _)| *of == unit) {
-            Some((_, count)) => *count += 1,
-            None => self.timeouts.push((unit, 1)),
+    /// Counts that a call of a unit has run out of this time.
+    pub(super) fn timed_out(&mut self, unit: Life, run: Duration) {
+        match self.timeouts.iter_mut().find(|(of, ..)| *of == unit) {
+            Some((_, most, count)) if *most < run => (*most, *count) = (run, 1),
+            Some((.., count)) => *count += 1,
+            None => self.timeouts.push((unit, run, 1)),
         }
     }
 

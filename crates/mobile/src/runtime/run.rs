@@ -36,9 +36,10 @@ impl Work {
         if arrived.kind == frame::PREFETCH {
             return self.prefetched(runtime, fabric, &head, arrived);
         }
-        if !code.timeouts.is_empty() && code.timeouts_of(arrived.from) >= TIMEOUTS_MAX {
+        let run = head.limits.run.min(self.policy.run_max);
+        if !code.timeouts.is_empty() && code.timeouts_of(arrived.from, run) >= TIMEOUTS_MAX {
             let text = format!(
-                "its calls from that unit ran out of time here {TIMEOUTS_MAX} times, so they are refused: `evict` it at this unit to allow them again"
+                "its calls from that unit ran out of {run:?} or less here {TIMEOUTS_MAX} times, so they are refused: give it more (`run`), or `evict` it at this unit"
             );
             let failure = Failure::new(Cause::Refused, text);
             return self.fail(runtime, fabric, &head, arrived.from, failure);
@@ -56,10 +57,7 @@ impl Work {
             context.renew(self.units.len() as u32, self.grants.clone());
         }
         let origin = self.numbers.get(&head.origin.peer).copied();
-        let limits = Limits {
-            run: head.limits.run.min(self.policy.run_max),
-            ..head.limits
-        };
+        let limits = Limits { run, ..head.limits };
         context.begin(limits, origin.unwrap_or(u32::MAX), PAYLOAD_MAX);
         let (context, ended) = match ready.instance(&self.grants, self.bits, bits) {
             Ok(instance) if head.has_input => {
@@ -76,7 +74,7 @@ impl Work {
         match ended {
             Ok(()) => {
                 if !code.timeouts.is_empty() {
-                    code.timeouts.retain(|(unit, _)| *unit != arrived.from);
+                    code.timeouts.retain(|(unit, ..)| *unit != arrived.from);
                 }
                 self.carry_out(runtime, fabric, &head, &arrived, &context, spent);
             }
@@ -91,7 +89,7 @@ impl Work {
                 let enough = Limits::default().run.min(self.policy.run_max);
                 if cause == Cause::Time && !head.has_input && limits.run.min(limits.time) >= enough
                 {
-                    code.timed_out(arrived.from);
+                    code.timed_out(arrived.from, run);
                 }
                 let failure = Failure::new(cause, trap.to_string());
                 self.fail(runtime, fabric, &head, arrived.from, failure);
