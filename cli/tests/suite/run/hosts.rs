@@ -252,7 +252,7 @@ fn a_host_that_cannot_begin_is_named() {
         ),
         (
             talks.as_str(),
-            ["its shell prints something", "host 127.0.0.1"],
+            ["its shell prints something", "samite: host "],
         ),
         ("/nonexistent/ssh", ["host 127.0.0.1", "No such file"]),
     ] {

@@ -42,6 +42,8 @@ const READY: Duration = Duration::from_secs(60);
 /// The connection with a host.
 #[derive(Debug)]
 pub(crate) struct Link {
+    host: String,
+    /// The name under which its lines are shown.
     name: Name,
     child: Child,
     orders: Option<ChildStdin>,
@@ -116,6 +118,7 @@ impl Link {
             rustix::io::ioctl_fionbio(&orders, true)?;
             rustix::io::ioctl_fionbio(&reports, true)?;
             Ok(Link {
+                host: host.name.clone(),
                 name: name.clone(),
                 child,
                 orders: Some(orders),
@@ -214,7 +217,7 @@ impl Link {
 
     fn failed(&self, why: &str) -> Error {
         Error::Host {
-            host: self.name.program().to_owned(),
+            host: self.host.clone(),
             why: why.to_owned(),
             said: self.output.last_words().shown(),
         }
