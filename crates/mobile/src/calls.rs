@@ -7,6 +7,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
+use std::time::Duration;
+
+/// How long a call that may have been lost is waited for, besides the time for which it may run.
+const MARGIN: Duration = Duration::from_secs(1);
 
 /// The most calls of a process that are not answered.
 pub(crate) const CALLS_MAX: usize = 1 << 16;
@@ -39,8 +43,11 @@ struct Slot {
     /// Raised with each use, so that a late answer does not end a later call.
     generation: u32,
     to: Life,
-    /// Whether it may be at other units than `to`.
-    moves: bool,
+    /// How long it may run at other units than `to`; zero if it stays there.
+    moves_for: Duration,
+    /// If a unit was lost at which the call may have been: that unit, and until when the call is
+    /// waited for.
+    doubt: Option<(Life, Duration)>,
     state: State,
     /// Only while it waits. A waker may own its task, so it is not dropped under a lock.
     waker: Option<Waker>,
@@ -73,28 +80,30 @@ impl Calls {
         }
     }
 
-    /// Adds a call that waits for so many answers; `None` if there are too many.
+    /// Adds a call that waits for so many answers, and may run for so long at other units than `to`.
+    /// `None` if there are too many.
     #[inline]
-    pub(crate) fn add(&mut self, to: Life, moves: bool, answers: u32) -> Option<u32> {
+    pub(crate) fn add(&mut self, to: Life, moves_for: Duration, answers: u32) -> Option<u32> {
         let is_spread = self.slots.len() >= PLACES;
         let at = match is_spread.then(|| self.free.pop_front()).flatten() {
             Some(at) => at,
-            None => self.add_place(to, moves)?,
+            None => self.add_place(to)?,
         };
         let slot = &mut self.slots[at as usize];
-        (slot.to, slot.moves) = (to, moves);
+        (slot.to, slot.moves_for, slot.doubt) = (to, moves_for, None);
         slot.state = State::Waits(answers);
         Some(slot.generation << INDEX_BITS | at)
     }
 
     /// Returns a new place, or that of a call whose answer nobody waits for.
     #[cold]
-    fn add_place(&mut self, to: Life, moves: bool) -> Option<u32> {
+    fn add_place(&mut self, to: Life) -> Option<u32> {
         if self.slots.len() < CALLS_MAX {
             self.slots.push(Slot {
                 generation: self.first,
                 to,
-                moves,
+                moves_for: Duration::ZERO,
+                doubt: None,
                 state: State::Free,
                 waker: None,
             });
@@ -195,15 +204,42 @@ impl Calls {
         waker
     }
 
-    /// Returns the calls that wait: their names, where they were sent, and whether they may be
-    /// elsewhere.
-    pub(crate) fn waiting(&self) -> Vec<(u32, Life, bool)> {
+    fn waiting(&self) -> impl Iterator<Item = (u32, &Slot)> {
         let slots = self.slots.iter().enumerate();
         let waiting =
             slots.filter(|(_, slot)| matches!(slot.state, State::Waits(_) | State::Dropped(_)));
-        waiting
-            .map(|(at, slot)| (name(at, slot), slot.to, slot.moves))
-            .collect()
+        waiting.map(|(at, slot)| (name(at, slot), slot))
+    }
+
+    /// Returns the calls that wait: their names, and where they were sent.
+    pub(crate) fn sent(&self) -> Vec<(u32, Life)> {
+        let waiting = self.waiting();
+        waiting.map(|(name, slot)| (name, slot.to)).collect()
+    }
+
+    /// A unit was lost: each call that waits and may have been there, and is not in doubt already,
+    /// is waited for only as long as it may still run elsewhere.
+    pub(crate) fn doubt(&mut self, lost: Life, now: Duration) {
+        for slot in &mut self.slots {
+            let waits = matches!(slot.state, State::Waits(_) | State::Dropped(_));
+            if waits && slot.doubt.is_none() && !slot.moves_for.is_zero() {
+                slot.doubt = Some((lost, now + slot.moves_for + MARGIN));
+            }
+        }
+    }
+
+    /// Returns the calls in doubt that are not waited for any more, each with the unit that was
+    /// lost, and when the next one is due.
+    pub(crate) fn overdue(&self, now: Duration) -> (Vec<(u32, Life)>, Duration) {
+        let (mut overdue, mut next) = (Vec::new(), Duration::MAX);
+        for (name, slot) in self.waiting() {
+            match slot.doubt {
+                Some((lost, due)) if due <= now => overdue.push((name, lost)),
+                Some((_, due)) => next = next.min(due),
+                None => {}
+            }
+        }
+        (overdue, next)
     }
 
     /// Returns the tasks to wake.
@@ -223,6 +259,9 @@ mod tests {
     use samite_fabric::PeerId;
     use std::sync::Arc;
 
+    const STAYS: Duration = Duration::ZERO;
+    const MOVES: Duration = Duration::from_secs(10);
+
     fn life(peer: u32) -> Life {
         Life {
             peer: PeerId(peer),
@@ -233,8 +272,8 @@ mod tests {
     #[test]
     fn an_answer_ends_its_call_once() {
         let mut calls = Calls::default();
-        let one = calls.add(life(0), false, 1).unwrap();
-        let two = calls.add(life(0), false, 2).unwrap();
+        let one = calls.add(life(0), STAYS, 1).unwrap();
+        let two = calls.add(life(0), STAYS, 2).unwrap();
         assert_eq!(calls.take(one), None);
         calls.answer(one, Ok(vec![1]));
         calls.answer(one, Ok(vec![2]));
@@ -246,33 +285,36 @@ mod tests {
         assert_eq!(calls.take(two), Some(Ok(vec![3])));
         // When their places are used again, late answers change nothing.
         let more: Vec<_> = (0..PLACES)
-            .map(|_| calls.add(life(0), false, 1).unwrap())
+            .map(|_| calls.add(life(0), STAYS, 1).unwrap())
             .collect();
         calls.answer(one, Ok(vec![9]));
         calls.answer(two, Ok(vec![9]));
         assert!(more.iter().all(|name| calls.take(*name).is_none()));
-        assert_eq!((calls.waiting().len(), calls.slots.len()), (PLACES, PLACES));
+        assert_eq!(
+            (calls.waiting().count(), calls.slots.len()),
+            (PLACES, PLACES)
+        );
     }
 
     #[test]
     fn a_forgotten_call_frees_its_place_when_it_is_answered() {
         let mut calls = Calls::default();
-        let one = calls.add(life(0), false, 1).unwrap();
+        let one = calls.add(life(0), STAYS, 1).unwrap();
         assert!(calls.forget(one).is_none());
-        assert_eq!(calls.waiting().len(), 1);
+        assert_eq!(calls.waiting().count(), 1);
         calls.answer(one, Ok(vec![]));
-        assert_eq!(calls.waiting().len(), 0);
+        assert_eq!(calls.waiting().count(), 0);
     }
 
     /// A name does not return before each place was used so often.
     #[test]
     fn names_return_late() {
         let mut calls = Calls::default();
-        let first = calls.add(life(0), false, 1).unwrap();
+        let first = calls.add(life(0), STAYS, 1).unwrap();
         calls.answer(first, Ok(vec![]));
         assert!(calls.take(first).is_some());
         for _ in 0..1 << 17 {
-            let name = calls.add(life(0), false, 1).unwrap();
+            let name = calls.add(life(0), STAYS, 1).unwrap();
             assert_ne!(name, first);
             assert!(calls.cancel(name).is_none());
         }
@@ -283,10 +325,10 @@ mod tests {
     #[test]
     fn tables_have_names_of_their_own() {
         let mut before = Calls::new();
-        let late = before.add(life(0), false, 1).unwrap();
+        let late = before.add(life(0), STAYS, 1).unwrap();
         drop(before);
         let mut calls = Calls::new();
-        let name = calls.add(life(0), false, 1).unwrap();
+        let name = calls.add(life(0), STAYS, 1).unwrap();
         calls.answer(late, Ok(vec![1]));
         assert_eq!(calls.take(name), None);
     }
@@ -298,7 +340,7 @@ mod tests {
         let waker = || Waker::from(Arc::new(Nothing));
         let (first, second) = (waker(), waker());
         let mut calls = Calls::default();
-        let [one, two] = [(); 2].map(|()| calls.add(life(0), false, 1).unwrap());
+        let [one, two] = [(); 2].map(|()| calls.add(life(0), STAYS, 1).unwrap());
         for name in [one, two] {
             assert!(calls.wake(name, first.clone()).unwrap().is_none());
         }
@@ -325,7 +367,7 @@ mod tests {
     fn the_oldest_dropped_calls_make_room() {
         let mut calls = Calls::default();
         let mut names = Vec::new();
-        while let Some(name) = calls.add(life(0), false, 1) {
+        while let Some(name) = calls.add(life(0), STAYS, 1) {
             names.push(name);
         }
         assert_eq!(names.len(), CALLS_MAX);
@@ -334,10 +376,10 @@ mod tests {
         }
         let place = |name: u32| name & ((1 << INDEX_BITS) - 1);
         // Two are given up, and then the third.
-        let new: Vec<_> = (0..3).map_while(|_| calls.add(life(0), false, 1)).collect();
+        let new: Vec<_> = (0..3).map_while(|_| calls.add(life(0), STAYS, 1)).collect();
         let places: Vec<_> = new.iter().copied().map(place).collect();
         assert_eq!(places, [0, 1, 2]);
-        assert_eq!(calls.add(life(0), false, 1), None);
+        assert_eq!(calls.add(life(0), STAYS, 1), None);
         // Answers to those that were given up end no other call.
         calls.answer(names[0], Ok(vec![1]));
         assert_eq!(calls.take(new[0]), None);
@@ -346,13 +388,39 @@ mod tests {
     #[test]
     fn a_call_that_was_not_sent_frees_its_place() {
         let mut calls = Calls::default();
-        let one = calls.add(life(1), true, 1).unwrap();
-        assert_eq!(calls.waiting(), [(one, life(1), true)]);
+        let one = calls.add(life(1), MOVES, 1).unwrap();
+        assert_eq!(calls.sent(), [(one, life(1))]);
         assert!(calls.cancel(one).is_none());
-        assert!(calls.waiting().is_empty());
-        let two = calls.add(life(1), true, 1).unwrap();
+        assert!(calls.sent().is_empty());
+        let two = calls.add(life(1), MOVES, 1).unwrap();
         calls.answer(one, Ok(vec![1]));
         assert_ne!(one, two);
         assert_eq!(calls.take(two), None);
+    }
+
+    /// A call that may have been at a unit that was lost is waited for as long as it may run; others
+    /// are, too, and one that is made afterwards is not in doubt.
+    #[test]
+    fn calls_in_doubt_end_in_their_time() {
+        let mut calls = Calls::default();
+        let at = Duration::from_secs(5);
+        let [moves, answered, again] = [(); 3].map(|()| calls.add(life(0), MOVES, 1).unwrap());
+        calls.add(life(0), STAYS, 1).unwrap();
+        calls.doubt(life(7), at);
+        calls.answer(answered, Ok(Vec::new()));
+        calls.take(answered).unwrap().unwrap();
+        let later = calls.add(life(0), MOVES, 1).unwrap();
+        let due = at + MOVES + MARGIN;
+        let before = due - Duration::from_millis(1);
+        assert_eq!(calls.overdue(before), (vec![], due));
+        // Another loss does not make them wait longer.
+        calls.doubt(life(8), before);
+        let (overdue, next) = calls.overdue(due);
+        assert_eq!(overdue, [(moves, life(7)), (again, life(7))]);
+        assert_eq!(next, before + MOVES + MARGIN);
+        for name in [moves, again, later] {
+            calls.answer(name, Ok(Vec::new()));
+        }
+        assert_eq!(calls.overdue(next), (vec![], Duration::MAX));
     }
 }

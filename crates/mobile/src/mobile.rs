@@ -7,7 +7,7 @@ use crate::input::Input;
 use crate::runtime::map::ARGUMENT_MAX;
 use crate::runtime::{Runtime, locked};
 use crate::trust::Policy;
-use crate::{Error, Result};
+use crate::{Error, Failure, Result};
 use samite_engines::{Code, Function, GRANTS_MAX, Grant, Limits, PAYLOAD_MAX, Rights};
 use samite_fabric::rpc::Life;
 use samite_fabric::{Fabric, Layer, PeerId};
@@ -37,7 +37,12 @@ pub struct Counters {
     pub code_sent: u64,
     /// Bytes of capsules that were received.
     pub code_received: u64,
+    /// Failures of calls for which nobody waits ([`Mobile::take_failures`]).
+    pub unwaited_failures: u64,
 }
+
+/// The most failures of calls for which nobody waits that a unit keeps.
+pub const FAILURES_KEPT: usize = 64;
 
 /// Code that this unit can call and has registered.
 #[derive(Clone, Debug)]
@@ -354,9 +359,12 @@ impl Mobile {
         has_input: bool,
     ) -> Result<Call> {
         let to = self.life(unit, payload)?;
-        let moves = limits.hops > 0;
+        let moves_for = match limits.hops {
+            0 => Duration::ZERO,
+            _ => limits.time,
+        };
         let runtime = self.runtime();
-        let slot = locked(&runtime.calls).add(to, moves, 1);
+        let slot = locked(&runtime.calls).add(to, moves_for, 1);
         let slot = slot.ok_or(Error::TooMany(crate::calls::CALLS_MAX))?;
         let call = Call::new(self.clone(), slot, to, name);
         let head = Head {
@@ -376,7 +384,8 @@ impl Mobile {
         }
     }
 
-    /// As [`Mobile::call`], without a result: failures are not reported. Completion: local.
+    /// As [`Mobile::call`], without a result; [`Mobile::take_failures`] tells how such calls failed.
+    /// Completion: local.
     ///
     /// # Errors
     /// As [`Mobile::call`].
@@ -393,6 +402,15 @@ impl Mobile {
         self.post(to, code, &head.encode(frame::CALL), payload)
     }
 
+    /// Returns how calls failed for which nobody waits, and that were not returned before: those that
+    /// this unit has [sent](Mobile::send), and those that kernels have started in the course of its
+    /// calls. At most [`FAILURES_KEPT`] of them are kept, the newest ones;
+    /// [`Counters::unwaited_failures`] counts all. A unit that is lost, or is sent too much, reports
+    /// nothing.
+    pub fn take_failures(&self) -> Vec<Failure> {
+        self.with(|work| std::mem::take(&mut work.unwaited).into())
+    }
+
     /// Has units fetch and compile code, so that the first call is as fast as later ones. Each unit
     /// gets it from the one before it in a tree. Completion: by the handle, when all have it.
     ///
@@ -404,7 +422,8 @@ impl Mobile {
         let runtime = self.runtime();
         let me = runtime.me;
         let answers = units.len() as u32;
-        let slot = locked(&runtime.calls).add(me, true, answers.max(1));
+        let moves_for = Limits::default().time;
+        let slot = locked(&runtime.calls).add(me, moves_for, answers.max(1));
         let slot = slot.ok_or(Error::TooMany(crate::calls::CALLS_MAX))?;
         let call = Call::new(self.clone(), slot, me, "prefetch");
         if units.is_empty() {

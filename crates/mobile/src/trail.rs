@@ -67,14 +67,21 @@ impl Trail {
         self.moves.iter().find(is_it).map(|at| (at.from, at.hops.0))
     }
 
-    /// Returns the calls that went to a unit from here, as heads that name no more than the call.
-    /// Some of them may have ended.
+    /// Returns the calls that went to a unit from here, as heads by which [`Trail::came_from`] finds
+    /// where they came from. Some of them may have ended.
     pub(crate) fn sent_to(&self, to: Life) -> Vec<Head> {
         let sent = self.moves.iter().filter(|at| at.to == to);
+        let hops = |at: &Move| match at.hops.0 == at.hops.1 {
+            // More than any call that has moved has left: a prefetch fails at its origin at once.
+            true => Limits::default().hops,
+            false => at.hops.1,
+        };
         let head = |at: &Move| Head {
             entry: 0,
-            // More hops than any call that has moved: no way back is found for them.
-            limits: Limits::default(),
+            limits: Limits {
+                hops: hops(at),
+                ..Limits::default()
+            },
             slot: at.slot,
             origin: at.origin,
             one_way: false,
@@ -122,7 +129,19 @@ mod tests {
         even.sort_unstable();
         assert!(even.into_iter().eq((1..=MOVES as u32 / 2).map(|at| 2 * at)));
         assert_eq!((slots(3).count(), slots(4).count()), (MOVES / 2, 0));
-        // Their failures go straight to the origin.
-        assert_eq!(trail.came_from(&trail.sent_to(life(2))[0]), None);
+        // Their failures go back on their way, those of a prefetch straight to its origin.
+        let origin = (life(0), Limits::default().hops);
+        assert_eq!(trail.came_from(&trail.sent_to(life(2))[0]), Some(origin));
+        let limits = Limits {
+            hops: 0,
+            ..Limits::default()
+        };
+        let prefetch = Head {
+            limits,
+            ..head(5, false)
+        };
+        trail.moved(&prefetch, 0, life(0));
+        trail.sent(life(4));
+        assert_eq!(trail.came_from(&trail.sent_to(life(4))[0]), None);
     }
 }

@@ -37,50 +37,50 @@ impl Work {
         if let Some(context) = &mut self.context {
             context.renew(self.units.len() as u32, self.grants.clone());
         }
-        // The first of those whose loss was not seen before.
+        // Those whose loss was not seen before.
         let newly = (before.iter().enumerate()).filter(|(_, life)| fabric_lost(fabric, **life));
-        let newly: Vec<(usize, Life)> = (newly.map(|(unit, life)| (unit, *life)))
+        let newly: Vec<(u32, Life)> = (newly.map(|(unit, life)| (unit as u32, *life)))
             .filter(|(_, life)| self.gone.insert(*life))
             .collect();
         // X5: what uses the fabric is done without the lock of the calls.
-        let waiting = locked(&runtime.calls).waiting();
-        for (slot, to, moves) in waiting {
-            let unit = || before.iter().position(|life| *life == to);
-            let (unit, life, is_target) = match (fabric_lost(fabric, to), newly.first()) {
-                (true, _) => (unit(), to, true),
-                (false, Some((unit, life))) if moves => (Some(*unit), *life, false),
-                _ => continue,
-            };
-            let may_be = if moves { "may have been" } else { "was" };
-            let text = format!(
-                "{} was lost, and the call {may_be} there",
-                name(fabric, life)
-            );
-            let mut failure = Failure::new(Cause::Lost, text);
-            failure.path.extend(unit.map(|unit| unit as u32));
-            match is_target {
-                true => failure.through(self.unit),
-                false => failure.is_part = true,
+        let sent = locked(&runtime.calls).sent();
+        for (slot, to) in sent {
+            if fabric_lost(fabric, to) {
+                let unit = before.iter().position(|life| *life == to);
+                let mut failure = lost(fabric, to, unit.map(|unit| unit as u32));
+                failure.through(self.unit);
+                self.end(runtime, fabric, slot, failure);
             }
-            self.end(runtime, fabric, slot, failure);
         }
-        self.fail_moved(runtime, fabric, &newly);
+        for (unit, life) in newly {
+            self.fail_moved(runtime, fabric, unit, life);
+            locked(&runtime.calls).doubt(life, self.clock);
+            self.doubts_due = self.clock; // The next look finds out when.
+        }
         self.fetch_again(runtime, fabric);
     }
 
-    /// Fails calls that went from here to units that were lost. Their origin may have seen the loss
-    /// before it sent them, and then it does not end them; an answer to a call that has ended is
+    /// Fails calls that went from here to a unit that was lost: the failures go back on their way.
+    /// Some of the calls may have moved on from there; an answer to a call that has ended is
     /// dropped.
-    fn fail_moved(&mut self, runtime: &Runtime, fabric: &Fabric, lost: &[(usize, Life)]) {
-        for (unit, life) in lost {
-            let name = name(fabric, *life);
-            for head in self.trail.sent_to(*life) {
-                let text = format!("{name} was lost, and the call may have been there");
-                let mut failure = Failure::new(Cause::Lost, text);
-                failure.path.push(*unit as u32);
-                failure.is_part = true;
-                self.fail_to_origin(runtime, fabric, &head, &failure);
-            }
+    fn fail_moved(&mut self, runtime: &Runtime, fabric: &Fabric, unit: u32, life: Life) {
+        for head in self.trail.sent_to(life) {
+            let failure = lost(fabric, life, Some(unit));
+            self.goes_back(runtime, fabric, head, failure);
+        }
+    }
+
+    /// Ends calls of this unit that may have been at a unit that was lost, and did not end in the
+    /// time for which they may run. Nobody remembers any more that they went there.
+    #[cold]
+    pub(super) fn end_doubtful(&mut self, runtime: &Runtime, fabric: &Fabric) {
+        let (overdue, next) = locked(&runtime.calls).overdue(self.clock);
+        self.doubts_due = next;
+        for (slot, life) in overdue {
+            let unit = self.numbers.get(&life.peer).copied();
+            let mut failure = lost(fabric, life, unit);
+            failure.is_part = true;
+            self.end(runtime, fabric, slot, failure);
         }
     }
 
@@ -120,6 +120,17 @@ impl Work {
             _ => {}
         }
     }
+}
+
+/// The failure of a call that was, or may have been, at a unit that was lost.
+fn lost(fabric: &Fabric, life: Life, unit: Option<u32>) -> Failure {
+    let text = format!(
+        "{} was lost, and the call may have been there",
+        name(fabric, life)
+    );
+    let mut failure = Failure::new(Cause::Lost, text);
+    failure.path.extend(unit);
+    failure
 }
 
 pub(super) fn fabric_lost(fabric: &Fabric, life: Life) -> bool {

@@ -185,6 +185,10 @@ pub(crate) struct Work {
     has_ended_here: bool,
     /// Lives of units whose loss has been seen.
     gone: HashSet<Life>,
+    /// When the next call of this unit ends that may have been at one of them.
+    doubts_due: Duration,
+    /// How calls failed for which nobody waits, the newest ones.
+    pub(crate) unwaited: VecDeque<Failure>,
     changes: u64,
 }
 
@@ -221,6 +225,8 @@ impl Runtime {
             takes_own: false,
             has_ended_here: false,
             gone: HashSet::new(),
+            doubts_due: Duration::MAX,
+            unwaited: VecDeque::new(),
             changes: 0,
         };
         work.number();
@@ -261,6 +267,9 @@ impl Runtime {
         work.clock = run::coarse();
         if work.codes.due <= work.clock {
             work.ask_again(self, fabric);
+        }
+        if work.doubts_due <= work.clock {
+            work.end_doubtful(self, fabric);
         }
         // Also while more keep coming.
         self.refuse(work, fabric);
@@ -409,7 +418,8 @@ impl Upcall for Runtime {
             has_worked |= has_taken;
             drop(working);
             let has_told = std::mem::take(&mut work.has_ended_here);
-            let waits = work.out_bytes > 0 || work.codes.due < Duration::MAX;
+            let due = work.codes.due.min(work.doubts_due);
+            let waits = work.out_bytes > 0 || due < Duration::MAX;
             drop(work);
             self.wake();
             if has_more || has_told {

@@ -4,6 +4,7 @@ use super::{Arrived, Runtime, Work, locked, map, name};
 use crate::capsule::Capsule;
 use crate::error::{Cause, Failure};
 use crate::frame::{self, Head};
+use crate::mobile::FAILURES_KEPT;
 use rustix::time::{ClockId, clock_gettime};
 use samite_engines::{Context, Effect, Limits, PAYLOAD_MAX};
 use samite_fabric::Fabric;
@@ -166,7 +167,7 @@ impl Work {
                     let child = Head {
                         entry: *entry,
                         limits: left,
-                        origin: self.me,
+                        origin: head.origin,
                         one_way: true,
                         slot: 0,
                         has_input: false,
@@ -250,10 +251,42 @@ impl Work {
     ) {
         failure.through(self.unit);
         if head.one_way {
-            let text = &failure.text;
-            return tracing::debug!(origin = %head.origin.peer, text, "a one-way call failed");
+            return self.fail_unwaited(runtime, fabric, head, from, failure);
         }
         self.fail_back(runtime, fabric, head, from, failure);
+    }
+
+    /// Tells the origin that a call has failed for which nobody waits. Its way is not remembered
+    /// beyond the unit that has started it.
+    #[cold]
+    fn fail_unwaited(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        head: &Head,
+        from: Life,
+        mut failure: Failure,
+    ) {
+        if from != head.origin && from != self.me {
+            let unit = self.numbers.get(&from.peer).copied();
+            unit.into_iter().for_each(|unit| failure.through(unit));
+        }
+        failure.is_part = from != head.origin;
+        self.fail_to_origin(runtime, fabric, head, &failure);
+    }
+
+    /// Keeps how a call failed for which nobody waits.
+    #[cold]
+    fn keep_unwaited(&mut self, fabric: &Fabric, mut failure: Failure) {
+        if !failure.is_part {
+            failure.through(self.unit);
+        }
+        self.counters.unwaited_failures += 1;
+        self.set_names(fabric, &mut failure);
+        if self.unwaited.len() >= FAILURES_KEPT {
+            self.unwaited.pop_front();
+        }
+        self.unwaited.push_back(failure);
     }
 
     /// Sends a failure to the unit from which the call came here, or to its origin.
@@ -314,7 +347,10 @@ impl Work {
         failure: &Failure,
     ) {
         if head.origin == self.me {
-            return self.end(runtime, fabric, head.slot, failure.clone());
+            return match head.one_way {
+                true => self.keep_unwaited(fabric, failure.clone()),
+                false => self.end(runtime, fabric, head.slot, failure.clone()),
+            };
         }
         let (to, head) = (head.origin, head.encode(frame::FAIL));
         self.post(runtime, fabric, to, 0, &head, &failure.encode());
@@ -326,6 +362,7 @@ impl Work {
             return;
         };
         match Failure::decode(rest) {
+            Some(failure) if head.one_way => self.keep_unwaited(fabric, failure),
             Some(failure) => self.goes_back(runtime, fabric, head, failure),
             None => tracing::warn!(from = %arrived.from.peer, "a failure that is cut off"),
         }
@@ -339,13 +376,17 @@ impl Work {
         slot: u32,
         mut failure: Failure,
     ) {
+        self.set_names(fabric, &mut failure);
+        self.has_ended_here = true;
+        locked(&runtime.calls).answer(slot, Err(failure));
+    }
+
+    fn set_names(&self, fabric: &Fabric, failure: &mut Failure) {
         let names = failure.path.iter().map(|unit| {
             let life = self.units.get(*unit as usize);
             life.map_or_else(|| format!("unit {unit}"), |life| name(fabric, *life))
         });
         failure.names = names.collect();
-        self.has_ended_here = true;
-        locked(&runtime.calls).answer(slot, Err(failure));
     }
 }
 

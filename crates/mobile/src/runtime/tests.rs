@@ -96,7 +96,7 @@ fn a_task_is_woken_while_a_kernel_runs() {
     let bench = Bench::new();
     let task = Arc::new(Task::default());
     let mut calls = locked(&bench.runtime.calls);
-    let slot = calls.add(Bench::other(), false, 1).unwrap();
+    let slot = calls.add(Bench::other(), Duration::ZERO, 1).unwrap();
     assert!(calls.wake(slot, Waker::from(task.clone())).is_ok());
     drop(calls);
     bench.with(|_| {

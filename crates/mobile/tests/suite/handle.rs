@@ -1,6 +1,6 @@
 //! The handle: what it refuses, and how calls end at their origin.
 
-use crate::{begin, call, fails, kernel, patient, runs};
+use crate::{begin, call, fails, failure, kernel, patient, runs};
 use samite_fabric::{Fabric, Mask, Match, PeerId};
 use samite_mobile::{
     CAPSULE_MAX, Capsule, Cause, Error, Function, Limits, Mobile, PAYLOAD_MAX, Processor,
@@ -126,7 +126,8 @@ fn late(name: &str, mask: Mask) {
 
 on_processes!(a_late_call_harms_no_other, late);
 
-/// A call that cannot move survives the loss of a unit that it is not at; one that can does not.
+/// A call survives the loss of a unit at which it never was, whether it may move or not. One that
+/// does not end in the time for which it may run has been lost, as far as anybody knows.
 fn not_there(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, members: &[PeerId]| {
         let mobile = begin(fabric)?;
@@ -141,10 +142,19 @@ fn not_there(name: &str, mask: Mask) {
                 };
                 let stays = mobile.call_within(1, &code, "run", &[], stays)?;
                 let moves = call(&mobile, 1, &code, &[])?;
+                let brief = Limits {
+                    time: Duration::from_millis(1),
+                    ..patient()
+                };
+                let brief = mobile.call_within(1, &code, "run", &[], brief)?;
                 point("called");
-                fails(moves.wait(), Cause::Lost)?;
+                let ended = failure(brief.wait())?;
+                same!((ended.cause, &ended.path[..]), (Cause::Lost, &[2][..]));
+                check!(ended.is_part && ended.text.contains("unit.2"), "{ended}");
                 point("lost");
-                same!(stays.wait()?, [0_u8; 0]);
+                for call in [stays, moves] {
+                    same!(call.wait()?, [0_u8; 0]);
+                }
                 fabric.send(members[1], 9, b"end")?;
             }
             1 => {
@@ -170,4 +180,4 @@ fn not_there(name: &str, mask: Mask) {
         });
 }
 
-on_processes!(a_call_without_hops_survives_other_units, not_there);
+on_processes!(a_call_survives_units_where_it_never_was, not_there);

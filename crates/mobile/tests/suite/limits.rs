@@ -2,7 +2,7 @@
 
 use crate::{begin, fails, failure, kernel, patient, runs};
 use samite_fabric::Fabric;
-use samite_mobile::{Capsule, Cause, Function, Limits, Mobile, Policy, Rights};
+use samite_mobile::{Capsule, Cause, FAILURES_KEPT, Function, Limits, Mobile, Policy, Rights};
 use samite_testkit::{Outcome, check, same};
 use std::time::Duration;
 
@@ -71,6 +71,36 @@ fn tree(fabric: &Fabric, unit: u32) -> Outcome {
                 ran += sum()?;
             }
             check!(ran == expected, "{wide} at a time, {hops} hops");
+        }
+        // A bomb: it starts others as long as it can, and once more. The first one has replied by
+        // then; its origin hears how the last ones failed.
+        let bomb = "(drop (call $add64 (i32.const 0) (i64.const 0) (i64.const 1)))
+            (call $spawn (i32.rem_u (i32.add (call $me) (i32.const 1)) (call $units))
+                (i32.const 0) (local.get $at) (i32.const 0))
+            (call $spawn (call $me) (i32.const 0) (local.get $at) (i32.const 0))";
+        let bomb = mobile.register(Capsule::from_wat(&kernel(bomb))?)?;
+        let limits = Limits {
+            hops: 1000,
+            ..patient()
+        };
+        same!(mobile.take_failures(), []);
+        let before = mobile.counters().unwaited_failures;
+        mobile.call_within(1, &bomb, "run", &[], limits)?.wait()?;
+        // Those that may start none fail, all others succeed.
+        let (mut all, mut failed) = (model(1000, 2), 0);
+        let mut has_failed = || {
+            failed = mobile.counters().unwaited_failures - before;
+            (failed == all.div_ceil(2)).then_some(())
+        };
+        mobile.serve(fabric.deadline(), &mut has_failed)?;
+        let failures = mobile.take_failures();
+        same!(failures.len(), FAILURES_KEPT);
+        for failure in failures {
+            check!(failure.cause == Cause::Forbidden, "{failure}");
+            check!(!failure.path.is_empty(), "{failure}");
+        }
+        while all > 0 {
+            all -= sum()?;
         }
         // One that starts more than it has hops starts none.
         let two = "(drop (call $add64 (i32.const 0) (i64.const 0) (i64.const 1)))

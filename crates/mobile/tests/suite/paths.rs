@@ -2,7 +2,7 @@
 
 use crate::{begin, call, failure, kernel, patient, patient_policy, runs};
 use samite_fabric::{Fabric, Mask, Match, PeerId};
-use samite_mobile::{Capsule, Cause, Failure, Limits, Policy, Trust};
+use samite_mobile::{Capsule, Cause, Failure, Limits, Policy, Processor, Rights, Trust};
 use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
 
 /// Moves from unit to unit; at unit 3 it does what is given.
@@ -23,6 +23,8 @@ fn way(failure: &Failure) -> (&[u32], bool) {
 fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
     let mobile = begin(fabric)?;
     let members = fabric.job()?;
+    let read = fabric.allocate(4096)?;
+    mobile.grant(0, read.bytes(), Rights::Read);
     if unit == 3 {
         mobile.set_policy(Policy {
             trust: Trust::SignedWasm,
@@ -36,6 +38,33 @@ fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
         let ended = failure(call(&mobile, 1, &code, &[])?.wait())?;
         same!(ended.cause, Cause::Refused);
         check!(way(&ended) == (&[0, 1, 2, 3][..], false), "{ended}");
+    }
+    fabric.barrier(&members)?;
+    for trust in [
+        Trust::Nothing,
+        Trust::SignedWasm,
+        Trust::Wasm,
+        Trust::ListedNative,
+    ] {
+        if unit == 1 {
+            mobile.set_policy(Policy {
+                trust,
+                ..patient_policy()
+            });
+        }
+        fabric.barrier(&members)?;
+        if unit == 0 {
+            // Native code that nobody has signed.
+            let native = Capsule::builder(["run"]).elf(Processor::HERE, *b"\x7fELF");
+            let code = mobile.register(native.build()?)?;
+            let ended = failure(call(&mobile, 1, &code, &[])?.wait())?;
+            same!(ended.cause, Cause::Refused);
+            check!(way(&ended) == (&[0, 1][..], false), "{trust}: {ended}");
+        }
+        fabric.barrier(&members)?;
+    }
+    if unit == 1 {
+        mobile.set_policy(patient_policy());
     }
     fabric.barrier(&members)?;
     if unit == 3 {
@@ -58,6 +87,14 @@ fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
             (
                 "(call $forward (i32.const 77) (i32.const 0) (local.get $at) (i32.const 0))",
                 Cause::Target,
+            ),
+            (
+                "(call $store64 (i32.const 0) (i64.const 0) (i64.const 1))",
+                Cause::Grant,
+            ),
+            (
+                "(call $reply (local.get $at) (i32.const 0x7fffffff))",
+                Cause::Forbidden,
             ),
             ("(return (i32.const 5))", Cause::Failed),
             ("(unreachable)", Cause::Other),
@@ -105,7 +142,7 @@ fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
 on_processes!(a_failure_has_the_whole_way, runs(4, each_cause));
 
 /// Unit 3 is lost. A call that would move there fails at the unit before it; one that was called
-/// there, or may be there, names the lost unit.
+/// there, or went there, names the lost unit and the whole way. A call elsewhere goes on.
 fn lost(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, members: &[PeerId]| {
         let mobile = begin(fabric)?;
@@ -113,6 +150,7 @@ fn lost(name: &str, mask: Mask) {
         match fabric.identity().unit {
             0 => {
                 let code = mobile.register(chain("")?)?;
+                let good = mobile.register(Capsule::from_wat(&kernel(""))?)?;
                 pause("waits");
                 // Unit 3 computes: it has none of these calls taken.
                 let there = call(&mobile, 3, &code, &[])?;
@@ -121,19 +159,25 @@ fn lost(name: &str, mask: Mask) {
                     ..patient()
                 };
                 let stays = mobile.call_within(3, &code, "run", &[], stays)?;
-                let elsewhere = call(&mobile, 4, &code, &[])?;
+                let go = "(call $forward (i32.add (call $me) (i32.const 1)) (i32.const 0)
+                    (local.get $at) (i32.const 0))";
+                let goes = mobile.register(Capsule::from_wat(&kernel(go))?)?;
+                let goes = call(&mobile, 1, &goes, &[])?;
+                let elsewhere = call(&mobile, 4, &good, &[])?;
+                fabric.recv_vec(Match::from(members[2], 2))?;
                 point("called");
                 for (call, expected) in [
-                    (there, (&[0, 3][..], false)),
-                    (stays, (&[0, 3][..], false)),
-                    (elsewhere, (&[3][..], true)),
+                    (there, &[0, 3][..]),
+                    (stays, &[0, 3][..]),
+                    (goes, &[0, 1, 2, 3][..]),
                 ] {
                     let ended = failure(call.wait())?;
                     check!(ended.cause == Cause::Lost, "{ended}");
-                    check!(way(&ended) == expected, "{ended}");
+                    check!(way(&ended) == (expected, false), "{ended}");
                     check!(ended.to_string().contains("unit.3"), "{ended}");
                 }
                 point("lost");
+                same!(elsewhere.wait()?, [0_u8; 0]);
                 // Unit 2 has seen the loss, too.
                 fabric.recv_vec(Match::from(members[2], 1))?;
                 let ended = failure(call(&mobile, 1, &code, &[])?.wait())?;
@@ -150,6 +194,11 @@ fn lost(name: &str, mask: Mask) {
                 fabric.recv_vec(Match::from(members[0], 9))?;
             }
             unit => {
+                if unit == 2 {
+                    let has_gone = || (mobile.counters().forwards == 1).then_some(());
+                    mobile.serve(fabric.deadline(), has_gone)?;
+                    fabric.send(members[0], 2, b"gone")?;
+                }
                 while fabric.lost(members[3]).is_none() {
                     fabric.progress();
                 }
