@@ -204,6 +204,11 @@ impl Calls {
         waker
     }
 
+    /// Returns whether a call may be at units other than that to which it was sent.
+    pub(crate) fn moves(&mut self, name: u32) -> bool {
+        self.get(name).is_some_and(|slot| !slot.moves_for.is_zero())
+    }
+
     fn waiting(&self) -> impl Iterator<Item = (u32, &Slot)> {
         let slots = self.slots.iter().enumerate();
         let waiting =
@@ -223,7 +228,8 @@ impl Calls {
         for slot in &mut self.slots {
             let waits = matches!(slot.state, State::Waits(_) | State::Dropped(_));
             if waits && slot.doubt.is_none() && !slot.moves_for.is_zero() {
-                slot.doubt = Some((lost, now + slot.moves_for + MARGIN));
+                let due = now.saturating_add(slot.moves_for).saturating_add(MARGIN);
+                slot.doubt = Some((lost, due));
             }
         }
     }

@@ -4,9 +4,13 @@
 use crate::frame::Head;
 use samite_engines::Limits;
 use samite_fabric::rpc::Life;
+use std::time::Duration;
 
 /// How many moves a unit remembers.
 const MOVES: usize = 1024;
+/// For how long a move is taken for that of a call which has not ended: more than any call may run.
+/// The names of calls are used again some time.
+const REMEMBERED: Duration = Duration::from_secs(100);
 
 /// A call that left this unit.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +22,8 @@ pub(crate) struct Move {
     /// The unit that it came from, and the one that it went to.
     from: Life,
     to: Life,
+    /// When it left.
+    at: Duration,
 }
 
 /// See the module's documentation.
@@ -28,10 +34,10 @@ pub(crate) struct Trail {
 }
 
 impl Trail {
-    /// Records that a call which came from `from` moves on, with so many hops left. [`Trail::sent`]
-    /// follows.
+    /// Records that a call which came from `from` moves on now, with so many hops left.
+    /// [`Trail::sent`] follows.
     #[inline]
-    pub(crate) fn moved(&mut self, head: &Head, left: u16, from: Life) {
+    pub(crate) fn moved(&mut self, head: &Head, left: u16, from: Life, now: Duration) {
         if head.one_way {
             return; // Nobody is told how it ends.
         }
@@ -41,6 +47,7 @@ impl Trail {
             hops: (head.limits.hops, left),
             from,
             to: from,
+            at: now,
         };
         match self.moves.get_mut(self.next) {
             Some(place) => *place = moved,
@@ -69,8 +76,9 @@ impl Trail {
 
     /// Returns the calls that went to a unit from here, as heads by which [`Trail::came_from`] finds
     /// where they came from. Some of them may have ended.
-    pub(crate) fn sent_to(&self, to: Life) -> Vec<Head> {
-        let sent = self.moves.iter().filter(|at| at.to == to);
+    pub(crate) fn sent_to(&self, to: Life, now: Duration) -> Vec<Head> {
+        let is_young = |at: &Move| now.saturating_sub(at.at) < REMEMBERED;
+        let sent = (self.moves.iter()).filter(|at| at.to == to && is_young(at));
         let hops = |at: &Move| match at.hops.0 == at.hops.1 {
             // More than any call that has moved has left: a prefetch fails at its origin at once.
             true => Limits::default().hops,
@@ -96,6 +104,8 @@ mod tests {
     use super::*;
     use samite_fabric::PeerId;
 
+    const NOW: Duration = Duration::from_secs(1000);
+
     fn life(peer: u32) -> Life {
         Life {
             peer: PeerId(peer),
@@ -119,19 +129,27 @@ mod tests {
     fn calls_that_went_to_a_unit_are_known() {
         let mut trail = Trail::default();
         let left = Limits::default().hops - 1;
-        trail.moved(&head(1, true), left, life(0));
+        trail.moved(&head(1, true), left, life(0), NOW);
         for slot in 0..MOVES as u32 + 1 {
-            trail.moved(&head(slot, false), left, life(0));
+            trail.moved(&head(slot, false), left, life(0), NOW);
             trail.sent(life(2 + slot % 2));
         }
-        let slots = |to: u32| trail.sent_to(life(to)).into_iter().map(|head| head.slot);
+        let slots = |to: u32| {
+            trail
+                .sent_to(life(to), NOW)
+                .into_iter()
+                .map(|head| head.slot)
+        };
         let mut even: Vec<u32> = slots(2).collect();
         even.sort_unstable();
         assert!(even.into_iter().eq((1..=MOVES as u32 / 2).map(|at| 2 * at)));
         assert_eq!((slots(3).count(), slots(4).count()), (MOVES / 2, 0));
         // Their failures go back on their way, those of a prefetch straight to its origin.
         let origin = (life(0), Limits::default().hops);
-        assert_eq!(trail.came_from(&trail.sent_to(life(2))[0]), Some(origin));
+        assert_eq!(
+            trail.came_from(&trail.sent_to(life(2), NOW)[0]),
+            Some(origin)
+        );
         let limits = Limits {
             hops: 0,
             ..Limits::default()
@@ -140,8 +158,11 @@ mod tests {
             limits,
             ..head(5, false)
         };
-        trail.moved(&prefetch, 0, life(0));
+        trail.moved(&prefetch, 0, life(0), NOW);
         trail.sent(life(4));
-        assert_eq!(trail.came_from(&trail.sent_to(life(4))[0]), None);
+        assert_eq!(trail.came_from(&trail.sent_to(life(4), NOW)[0]), None);
+        // Long ago, a call with this name was another one.
+        let later = NOW + REMEMBERED;
+        assert_eq!(trail.sent_to(life(2), later), []);
     }
 }

@@ -358,7 +358,8 @@ impl Nodes {
 /// The function: what `tree.wat` does.
 fn find(context: &mut Context, payload: &[u8]) -> Result<(), Trap> {
     let (seen, [key, mut address, mode]) = Seen::decode(payload)?;
-    let mut left = (mode >> 32) as u32;
+    // Functions have no limit of time: whatever the caller says, a search ends.
+    let mut left = ((mode >> 32) as u32).min(NODES_MAX);
     let wanted = match mode as u32 {
         0 => Wanted::Exactly,
         _ => Wanted::NotBelow,

@@ -64,7 +64,7 @@ impl Work {
     /// Some of the calls may have moved on from there; an answer to a call that has ended is
     /// dropped.
     fn fail_moved(&mut self, runtime: &Runtime, fabric: &Fabric, unit: u32, life: Life) {
-        for head in self.trail.sent_to(life) {
+        for head in self.trail.sent_to(life, self.clock) {
             let failure = lost(fabric, life, Some(unit));
             self.goes_back(runtime, fabric, head, failure);
         }

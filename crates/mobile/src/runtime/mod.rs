@@ -261,10 +261,10 @@ impl Runtime {
     /// Takes up to `most` frames and works on them; returns whether there were any, and whether
     /// there may be more.
     fn work_on(&self, work: &mut Work, fabric: &Fabric, most: usize) -> (bool, bool) {
+        work.clock = run::coarse(); // First: what follows counts from now.
         work.follow(self, fabric);
         work.take_loaded(self, fabric);
         work.flush(self, fabric);
-        work.clock = run::coarse();
         if work.codes.due <= work.clock {
             work.ask_again(self, fabric);
         }

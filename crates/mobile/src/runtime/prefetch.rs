@@ -60,7 +60,7 @@ impl Work {
                     ..head.limits
                 };
                 let moved = Head { limits, ..*head };
-                self.trail.moved(&moved, 0, self.me);
+                self.trail.moved(&moved, 0, self.me, self.clock);
                 self.post(runtime, fabric, to, id, &bytes, &half[4..]);
             }
         }

@@ -141,7 +141,8 @@ impl Work {
                         limits: left,
                         ..*head
                     };
-                    self.trail.moved(head, next.limits.hops, arrived.from);
+                    self.trail
+                        .moved(head, next.limits.hops, arrived.from, self.clock);
                     self.counters.forwards += 1;
                     let to = self.units[*unit as usize];
                     let bytes = next.encode(frame::CALL);
@@ -347,10 +348,17 @@ impl Work {
         failure: &Failure,
     ) {
         if head.origin == self.me {
-            return match head.one_way {
-                true => self.keep_unwaited(fabric, failure.clone()),
-                false => self.end(runtime, fabric, head.slot, failure.clone()),
-            };
+            if head.one_way {
+                return self.keep_unwaited(fabric, failure.clone());
+            }
+            // A late failure of an earlier call with that name, which moved.
+            let is_late = failure.cause == Cause::Lost
+                && failure.path.len() > 2
+                && !locked(&runtime.calls).moves(head.slot);
+            if !is_late {
+                self.end(runtime, fabric, head.slot, failure.clone());
+            }
+            return;
         }
         let (to, head) = (head.origin, head.encode(frame::FAIL));
         self.post(runtime, fabric, to, 0, &head, &failure.encode());
