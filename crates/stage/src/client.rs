@@ -4,6 +4,7 @@ use crate::clock::millis;
 use crate::protocol::{self, Answer, BlockStoreInfo, Fault, Peer, Request, Ticket};
 use crate::service::{self, BlockStoreAnswer, BlockStoreRequest, Capacity, Staging, ToStore, life};
 use crate::{Error, Result};
+use samite_fabric::agent;
 use samite_fabric::rpc::{Call, ServiceId};
 use samite_fabric::{Fabric, Identity, Layer, Named};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -276,8 +277,13 @@ impl Client {
             let Answer::BlockStores { mut block_stores } = answer else {
                 return Err(Error::Nonsense(format!("{answer:?}")));
             };
-            // The agent's block store is not a server.
-            block_stores.retain(|block_store| block_store.peer != self.coordinator);
+            // Those of agents are no servers.
+            let peers = self.fabric.peers();
+            let is_of_agent = |store: &BlockStoreInfo| {
+                let mut agents = peers.iter().filter(|info| agent::is_host(info));
+                store.peer == self.coordinator || agents.any(|info| info.peer == store.peer.id())
+            };
+            block_stores.retain(|store| !is_of_agent(store));
             let waited = begin.elapsed();
             if self.are_all(&block_stores)
                 || !block_stores.is_empty() && waited >= deadline.min(BEGINNING)

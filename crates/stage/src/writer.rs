@@ -26,6 +26,7 @@ use crate::protocol::{
     StreamConfig, WriterId,
 };
 use crate::put::StepWriter;
+use crate::service::find_near_store;
 use crate::slots::{Needs, Slots, lost_block_store, wants};
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -132,11 +133,11 @@ impl Writer {
                 ranks: size,
             },
             None => {
-                // The block store beside the coordinator, if there is one.
-                let near = block_stores
-                    .iter()
-                    .find(|block_store| block_store.peer == client.coordinator);
-                let block_store = near.or(block_stores.first()).ok_or(Error::NoCoordinator)?;
+                // That of this node, otherwise the one beside the coordinator.
+                let near = find_near_store(&client.fabric);
+                let find = |peer| block_stores.iter().find(|store| store.peer == peer);
+                let store = near.and_then(find).or(find(client.coordinator));
+                let block_store = store.or(block_stores.first()).ok_or(Error::NoCoordinator)?;
                 Destination::Near(Slot::from_slice(&[block_store.peer]))
             }
         };

@@ -215,9 +215,9 @@ pub fn maps_all(fabric: &Fabric) -> bool {
     peers.iter().all(|info| fabric.caps_to(info.peer).map)
 }
 
-/// Returns true if this unit maps the memory of the peer that hosts the services of an agent.
+/// Returns true if this unit maps the memory of the peer that hosts the services of the domain.
 pub fn maps_host(fabric: &Fabric) -> bool {
-    let host = samite_fabric::agent::find_host(fabric);
+    let host = samite_fabric::agent::find_head(fabric);
     host.is_some_and(|host| fabric.caps_to(host.peer).map)
 }
 

@@ -1,7 +1,7 @@
 //! How jobs end: by a failure, by signals, with a launcher that is killed, while nobody reads.
 
-use super::{isolated, output, samite, stderr};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use super::{isolated, output, samite, stderr, wait_until_gone};
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
@@ -47,19 +47,6 @@ fn send(child: &Child, signal: Signal) {
 fn send_to(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     kill_process(pid.expect("a process id"), signal).expect("samite is running");
-}
-
-fn wait_until_gone(pids: &[Pid]) {
-    for &pid in pids {
-        // Killed processes of a dead launcher are reaped by the system, in its own time.
-        let zombie = || {
-            std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
-                .is_ok_and(|stat| stat.contains(") Z "))
-        };
-        while test_kill_process(pid).is_ok() && !zombie() {
-            std::thread::yield_now();
-        }
-    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Jobs on several machines: here all of them are this one, at several addresses, and `env` stands
 //! for `ssh`.
 
-use super::{samite, stderr};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use super::{samite, stderr, wait_until_gone};
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -30,15 +30,15 @@ fn has_ucx(test: &str) -> bool {
     samite_testkit::require(&name, samite::has_ucx(), hint)
 }
 
-/// Waits until none of these processes runs; one that is dead and not reaped does not.
-fn wait_until_gone(pids: &[Pid]) {
-    for &pid in pids {
-        let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
-        let is_dead = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "));
-        while test_kill_process(pid).is_ok() && !is_dead() {
-            std::thread::yield_now();
-        }
-    }
+/// Returns the process ids that units print, each at the end of a line.
+fn printed(job: &mut Child, count: usize) -> Vec<Pid> {
+    let lines = BufReader::new(job.stdout.take().expect("a pipe")).lines();
+    let pids = lines.take(count).map(|line| {
+        let line = line.expect("text");
+        let number = line.rsplit(' ').next().and_then(|word| word.parse().ok());
+        number.and_then(Pid::from_raw).expect("a process id")
+    });
+    pids.collect()
 }
 
 /// Returns the children of a process with this word in their command lines.
@@ -65,6 +65,104 @@ fn units_of_two_hosts_are_one_job() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", stderr(&output));
     assert!(said.contains("SUCCESSFUL: 51 of 51 checks"), "{said}");
+}
+
+/// Runs a workflow on two hosts, with its parameters given as `--name value`: it ends well, and says
+/// what is expected.
+fn the_result_is_verified(test: &str, workflow: &str, parameters: &str, expected: &str) {
+    if !has_ucx(test) {
+        return;
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../workflows");
+    let path = path.join(workflow).display().to_string();
+    let words: Vec<&str> = std::iter::once(&*path)
+        .chain(parameters.split_whitespace())
+        .collect();
+    let output = on_two_hosts("env", &words).output();
+    let output = output.expect("samite can be started");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", stderr(&output));
+    for expected in ["SUCCESSFUL", expected] {
+        assert!(said.contains(expected), "{expected}? {said}");
+    }
+}
+
+/// Steps of a stream stay on the host where they are written; readers of both hosts get them.
+#[test]
+fn a_stream_between_hosts() {
+    let test = "a_stream_between_hosts";
+    let small = "--shape 128,96 --steps 8 --writers 2 --readers 2";
+    // Units alternate between the hosts: each reader finds half of its boxes on its own.
+    for (more, expected) in [
+        ("--pattern rows", "16 of 16 boxes"),
+        ("--pattern columns", "elements are what was written"),
+        (
+            "--pattern boxes --way alloc",
+            "elements are what was written",
+        ),
+        (
+            "--pattern percent --servers 2 --config stage.method=server",
+            "elements are what was written",
+        ),
+    ] {
+        let parameters = format!("{small} {more}");
+        the_result_is_verified(test, "synthetic.toml", &parameters, expected);
+    }
+}
+
+#[test]
+fn a_solver_and_its_analysis_on_two_hosts() {
+    let test = "a_solver_and_its_analysis_on_two_hosts";
+    let folder = tempfile::tempdir().expect("a folder for the report");
+    let report = folder.path().join("report.html");
+    let small = "--size 40 --steps 12 --units 2 --readers 3 --report";
+    let parameters = format!("{small} {}", report.display());
+    let expected = "3200 of 3200 cells are equal";
+    the_result_is_verified(test, "laplace.toml", &parameters, expected);
+}
+
+#[test]
+fn the_real_lammps_and_its_analysis_on_two_hosts() {
+    let test = "the_real_lammps_and_its_analysis_on_two_hosts";
+    if let Err(error) = samite_lammps::Lammps::open(&[]) {
+        let name = samite_testkit::full_name("suite::run::hosts", test);
+        samite_testkit::require(&name, false, &error.to_string());
+        return;
+    }
+    let parameters = "--cells 5 --steps 20 --writers 2 --readers 3";
+    let expected = "21 of 21 steps compared";
+    the_result_is_verified(test, "lammps-msd.toml", parameters, expected);
+}
+
+/// Frames move by coherent chunks, which the first host serves, and by chunks that units serve.
+#[test]
+fn frames_are_filtered_on_two_hosts() {
+    let test = "frames_are_filtered_on_two_hosts";
+    let small = "--size 96x64 --frames 24 --workers 4";
+    let expected = "24 of 24 frames";
+    for via in ["dsm", "dsm-fused", "dsm-strict", "mp-async", "req-rep"] {
+        let parameters = format!("{small} --via {via}");
+        the_result_is_verified(test, "video.toml", &parameters, expected);
+    }
+    the_result_is_verified(test, "video-servers.toml", small, expected);
+}
+
+/// Programs that are steered by a stream in both directions.
+#[test]
+fn a_solver_is_steered_from_another_host() {
+    let test = "a_solver_is_steered_from_another_host";
+    let small = "--size 32 --sweeps 5";
+    the_result_is_verified(test, "steering.toml", small, "cells");
+}
+
+#[test]
+fn solvers_share_memory_on_two_hosts() {
+    let test = "solvers_share_memory_on_two_hosts";
+    let small = "--class S --units 4";
+    the_result_is_verified(test, "cg.toml", small, "zeta is");
+    the_result_is_verified(test, "is.toml", small, "51 of 51");
+    let small = "--words-log2 8 --units 3";
+    the_result_is_verified(test, "gups.toml", small, "0 words differ");
 }
 
 /// Each host has its part of the units, with its own agent; output and exit codes come back.
@@ -149,10 +247,7 @@ fn ctrl_c_ends_all_hosts_also_a_stopped_one() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("samite can be started");
-        let mut lines = BufReader::new(job.stdout.take().expect("a pipe")).lines();
-        for _ in 0..2 {
-            lines.next().expect("units print").expect("text");
-        }
+        printed(&mut job, 2);
         let hosts = children(job.id(), "host");
         if stops {
             kill_process(hosts[1], Signal::STOP).expect("it runs");
@@ -179,14 +274,7 @@ fn nothing_stays_on_a_host_when_the_launcher_is_killed() {
         .stderr(Stdio::null())
         .spawn()
         .expect("samite can be started");
-    let mut lines = BufReader::new(job.stdout.take().expect("a pipe")).lines();
-    let mut pids: Vec<Pid> = (0..8)
-        .map(|_| {
-            let line = lines.next().expect("units print").expect("text");
-            let number = line.rsplit(' ').next().and_then(|word| word.parse().ok());
-            number.and_then(Pid::from_raw).expect("a process id")
-        })
-        .collect();
+    let mut pids = printed(&mut job, 8);
     let hosts = children(job.id(), "host");
     assert_eq!(hosts.len(), 2);
     for host in &hosts {
@@ -211,13 +299,7 @@ fn a_host_that_is_lost_ends_the_job() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("samite can be started");
-    let mut lines = BufReader::new(job.stdout.take().expect("a pipe")).lines();
-    let mut pids = Vec::new();
-    for _ in 0..2 {
-        let line = lines.next().expect("units print").expect("text");
-        let number = line.rsplit(' ').next().and_then(|word| word.parse().ok());
-        pids.push(number.and_then(Pid::from_raw).expect("a process id"));
-    }
+    let pids = printed(&mut job, 2);
     let hosts = children(job.id(), "host");
     kill_process(hosts[1], Signal::KILL).expect("it runs");
     let output = job.wait_with_output().expect("it ends");
@@ -373,13 +455,7 @@ fn a_job_runs_over_ssh() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("samite can be started");
-    let mut lines = BufReader::new(job.stdout.take().expect("a pipe")).lines();
-    let mut pids = Vec::new();
-    for _ in 0..2 {
-        let line = lines.next().expect("units print").expect("text");
-        let number = line.rsplit(' ').next().and_then(|word| word.parse().ok());
-        pids.push(number.and_then(Pid::from_raw).expect("a process id"));
-    }
+    let pids = printed(&mut job, 2);
     let connections = children(job.id(), "a");
     assert_eq!(connections.len(), 1);
     kill_process(connections[0], Signal::KILL).expect("it runs");

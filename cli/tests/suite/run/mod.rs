@@ -10,6 +10,7 @@ mod hosts;
 mod limits;
 mod settings;
 
+use rustix::process::{Pid, test_kill_process};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -46,6 +47,20 @@ fn workflow(folder: &Path, text: &str) -> String {
     let path = folder.join("flow.toml");
     std::fs::write(&path, text).expect("a scratch folder can be written");
     path.display().to_string()
+}
+
+/// Waits until none of these processes runs; one that is dead and not reaped does not.
+fn wait_until_gone(pids: &[Pid]) {
+    for &pid in pids {
+        // Killed processes of a dead launcher are reaped by the system, in its own time.
+        let zombie = || {
+            std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
+                .is_ok_and(|stat| stat.contains(") Z "))
+        };
+        while test_kill_process(pid).is_ok() && !zombie() {
+            std::thread::yield_now();
+        }
+    }
 }
 
 #[test]

@@ -119,7 +119,7 @@ impl Client {
         let unit = fabric.identity();
         let id = topology.server_of(&unit.program, unit.rank);
         // In a domain of one process there is no other server. A simulated domain has no name.
-        let is_alone = fabric.domain().is_none() && agent::find_host(fabric).is_none();
+        let is_alone = fabric.domain().is_none() && agent::find_head(fabric).is_none();
         let topology = if is_alone { Arc::default() } else { topology };
         let mut servers = BTreeMap::new();
         let mut own = None;
@@ -550,7 +550,7 @@ fn encode(notes: &[Request], request: Option<&Request>) -> Vec<u8> {
 pub(crate) fn await_server(fabric: &Fabric) -> Result<Life> {
     use samite_fabric::Error::{NoHandler, Timeout};
     let deadline = fabric.deadline();
-    let find = || agent::find_host(fabric);
+    let find = || agent::find_head(fabric);
     let within = deadline.min(BEGINNING);
     let server = match fabric.wait_stepping_within(within, SERVER, &[], find, || false) {
         Err(Timeout { .. }) => return Err(Error::NoServer),

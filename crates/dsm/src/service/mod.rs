@@ -46,10 +46,13 @@ use samite_fabric::{Fabric, rpc};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-/// Starts the server of chunks at an agent.
+/// Starts the server of chunks at the agent of the first node: there is one for the domain.
 pub const STARTER: Starter = Starter {
     name: "chunks",
-    start: |fabric, _| vec![Box::new(ChunkService::new(fabric))],
+    start: |fabric, _| match agent::is_on_head(fabric) {
+        true => vec![Box::new(ChunkService::new(fabric))],
+        false => Vec::new(),
+    },
 };
 
 /// Maximum bytes of requests of one process that wait to be handled, besides the first request.

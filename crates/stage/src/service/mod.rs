@@ -2,8 +2,8 @@
 //! domain [hosts](samite_fabric::agent::host).
 //!
 //! The [`CoordinatorService`] decides about streams, the [`BlockStoreService`] owns their memory.
-//! The agent hosts both ([`STARTER`]); a dedicated staging unit (method `server`) hosts one more
-//! block store; a domain of one process has both in the process itself, polled by the waiting
+//! The agent hosts both ([`STARTER`]); the agents of other nodes than the first one, and dedicated
+//! staging units (method `server`), host one more block store each; a domain of one process has both in the process itself, polled by the waiting
 //! thread ([`Staging`]). Orders and reports between a coordinator and the block store of its own
 //! process are values in a queue (`clients::Mailbox`); to and from other block stores they travel
 //! as notes.
@@ -32,6 +32,7 @@ use crate::Result;
 use crate::protocol::{Peer, StreamFigures};
 use samite_fabric::Fabric;
 use samite_fabric::agent::{self, Host, Starter};
+use samite_fabric::rpc::Life;
 use std::time::Duration;
 
 pub use block_store::{Capacity, Usage};
@@ -40,18 +41,33 @@ pub use coordinator::CoordinatorService;
 pub(crate) use envelope::{BlockStoreAnswer, BlockStoreRequest, ToStore, life, own};
 pub use store::BlockStoreService;
 
-/// Starts the services of streams at an agent.
+/// Starts the services of streams at an agent: both at the head, a block store at the others.
 pub const STARTER: Starter = Starter {
     name: "staging",
-    start: |fabric, agent| Staging::new(fabric, Capacity::of_agent(agent.budget)).into_services(),
+    start: |fabric, agent| {
+        let capacity = Capacity::of_agent(agent.budget);
+        match agent::is_on_head(fabric) {
+            true => Staging::new(fabric, capacity).into_services(),
+            false => vec![Box::new(BlockStoreService::of_node(fabric, capacity))],
+        }
+    },
 };
 
 /// How long a service sleeps while it waits for something that no message announces.
 const SOON: Duration = Duration::from_millis(5);
 
-/// Returns the coordinator of a domain, which its agent hosts, if it has started.
+/// Returns the coordinator of a domain, which its head hosts, if it has started.
 pub(crate) fn find_coordinator(fabric: &Fabric) -> Option<Peer> {
-    agent::find_host(fabric).map(|host| Peer::new(host.peer.0, host.incarnation))
+    agent::find_head(fabric).map(peer_of)
+}
+
+/// Returns the block store of this node, which its agent hosts, if it has started.
+pub(crate) fn find_near_store(fabric: &Fabric) -> Option<Peer> {
+    agent::find_host(fabric).map(peer_of)
+}
+
+fn peer_of(life: Life) -> Peer {
+    Peer::new(life.peer.0, life.incarnation)
 }
 
 /// A coordinator and its block store in one process.

@@ -17,8 +17,8 @@ pub struct BlockStoreService {
     fabric: Fabric,
     clients: Clients<ToStore>,
     pub(super) block_store: BlockStore,
-    /// The coordinator whose orders it carries out.
-    coordinator: Peer,
+    /// The coordinator whose orders it carries out; `None` until it has been found.
+    coordinator: Option<Peer>,
     /// The mailbox of a coordinator in this process.
     reports: Option<Mailbox<Request>>,
 }
@@ -34,7 +34,7 @@ impl BlockStoreService {
         capacity: Capacity,
     ) -> BlockStoreService {
         let reports = Some(coordinator.clients.mailbox());
-        let store = BlockStoreService::new(fabric, own(fabric), reports, capacity);
+        let store = BlockStoreService::new(fabric, Some(own(fabric)), reports, capacity);
         coordinator.store = store.clients.mailbox();
         store
     }
@@ -46,12 +46,19 @@ impl BlockStoreService {
     /// The domain has no coordinator.
     pub fn join(fabric: &Fabric, capacity: Capacity) -> Result<BlockStoreService> {
         let coordinator = crate::client::await_coordinator(fabric)?;
+        let coordinator = Some(coordinator);
         Ok(BlockStoreService::new(fabric, coordinator, None, capacity))
+    }
+
+    /// Starts the block store of a node that is not the first one of its domain. It introduces
+    /// itself to the coordinator as soon as there is one.
+    pub(super) fn of_node(fabric: &Fabric, capacity: Capacity) -> BlockStoreService {
+        BlockStoreService::new(fabric, None, None, capacity)
     }
 
     fn new(
         fabric: &Fabric,
-        coordinator: Peer,
+        coordinator: Option<Peer>,
         reports: Option<Mailbox<Request>>,
         capacity: Capacity,
     ) -> BlockStoreService {
@@ -62,8 +69,20 @@ impl BlockStoreService {
             coordinator,
             reports,
         };
-        store.tell(store.block_store.introduction());
+        if store.coordinator.is_some() {
+            store.tell(store.block_store.introduction());
+        }
         store
+    }
+
+    /// Looks for the coordinator, if it was not found yet.
+    fn find_coordinator(&mut self) {
+        if self.coordinator.is_none() {
+            self.coordinator = super::find_coordinator(&self.fabric);
+            if self.coordinator.is_some() {
+                self.tell(self.block_store.introduction());
+            }
+        }
     }
 
     /// Serves as long as `go_on` returns true. It is called after every event, and periodically.
@@ -88,7 +107,7 @@ impl BlockStoreService {
     fn hear(&mut self, heard: Heard<ToStore>) {
         let Heard { from, id, message } = heard;
         match (message, id) {
-            (ToStore::Order(order), None) if from == self.coordinator => {
+            (ToStore::Order(order), None) if Some(from) == self.coordinator => {
                 let report = self.block_store.obey(order);
                 report.into_iter().for_each(|report| self.report(report));
             }
@@ -108,12 +127,13 @@ impl BlockStoreService {
     }
 
     fn tell(&mut self, request: Request) {
-        match &self.reports {
-            Some(reports) => reports.lock().push_back(request),
-            None => {
+        match (&self.reports, self.coordinator) {
+            (Some(reports), _) => reports.lock().push_back(request),
+            (None, Some(coordinator)) => {
                 let packed = Packed::request(&request);
-                self.clients.send(self.coordinator, packed);
+                self.clients.send(coordinator, packed);
             }
+            (None, None) => {} // Nobody has ordered anything.
         }
     }
 
@@ -140,6 +160,7 @@ impl agent::Service for BlockStoreService {
 
     /// Blocks no longer than allocating one part of a buffer takes.
     fn poll(&mut self) -> bool {
+        self.find_coordinator();
         // Messages that arrive meanwhile are left to the next poll.
         let messages = self.clients.waiting();
         for _ in 0..messages {
@@ -168,7 +189,8 @@ impl agent::Service for BlockStoreService {
         if self.block_store.is_busy() {
             return Duration::ZERO;
         }
-        match self.block_store.is_waiting() || self.clients.are_late() {
+        let waits = self.block_store.is_waiting() || self.coordinator.is_none();
+        match waits || self.clients.are_late() {
             true => SOON,
             false => Duration::MAX,
         }

@@ -42,6 +42,7 @@ pub use nodes::{FarTransport, Network, NodeFacts, Secret};
 pub use server::{AgentConfig, run};
 pub(crate) use service::is_agent;
 pub use service::{
-    Host, Lost, Owned, Service, ServiceFacts, Starter, find_host, host, identity, services,
+    Host, Lost, Owned, Service, ServiceFacts, Starter, find_head, find_host, host, identity,
+    is_host, is_on_head, services,
 };
 pub(crate) use slots::Life;

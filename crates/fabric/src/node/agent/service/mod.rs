@@ -13,6 +13,7 @@ mod served;
 
 use self::served::Units;
 use super::AgentConfig;
+use crate::membership::NodeId;
 use crate::node::IDLE;
 use crate::rpc::{Inbound, Life, Server, ServiceId};
 use crate::{Config, Error, Fabric, Identity, PeerInfo, Result};
@@ -46,22 +47,58 @@ pub(crate) fn is_agent(identity: &Identity) -> bool {
     identity.program == PROGRAM && identity.units == 1
 }
 
-/// Returns the peer that hosts the services of the domain's agent, if it has joined. If the agent's
+/// Returns the peer that hosts the services of this node's agent, if it has joined. If the agent's
 /// own host is missing, another process that hosts them is found by the name that it has given
 /// itself.
 pub fn find_host(fabric: &Fabric) -> Option<Life> {
-    let (peers, agent) = (fabric.peers(), fabric.0.node.layout.peers.agent_pid());
-    let host = host_of(&peers, agent)?;
-    Some(Life {
-        peer: host.peer,
-        incarnation: host.incarnation,
-    })
+    let node = fabric.me().node();
+    let near = living(fabric, |info| info.peer.node() == node);
+    let host = host_of(&near, fabric.0.node.layout.peers.agent_pid())?;
+    Some(life_of(host))
+}
+
+/// Returns the peer that hosts the services of the whole domain, if it has joined: that of the
+/// head, which is the agent of the first node. In a simulation it is the first unit that hosts any.
+pub fn find_head(fabric: &Fabric) -> Option<Life> {
+    if is_on_head(fabric) {
+        return find_host(fabric);
+    }
+    let is_simulated = fabric.domain().is_none();
+    let first = u32::from(NodeId::HEAD);
+    let hosts = living(fabric, |info| {
+        is_host(info) && (is_simulated || info.peer.node() == first)
+    });
+    hosts.first().map(life_of)
+}
+
+/// Returns whether a process hosts the services of its node's agent.
+pub fn is_host(info: &PeerInfo) -> bool {
+    // Not by `is_agent`: the host of a simulation is one of its units.
+    info.identity.program == PROGRAM
+}
+
+/// Returns whether this process is on the node of the head.
+pub fn is_on_head(fabric: &Fabric) -> bool {
+    fabric.me().node() == u32::from(NodeId::HEAD)
+}
+
+/// Returns the living processes that are wanted, by peer number.
+fn living(fabric: &Fabric, is_wanted: impl Fn(&PeerInfo) -> bool) -> Vec<PeerInfo> {
+    fabric.progress();
+    let core = fabric.0.lock();
+    core.map_or_else(|_| Vec::new(), |core| core.engine.living(is_wanted))
 }
 
 fn host_of(peers: &[PeerInfo], agent: i32) -> Option<&PeerInfo> {
-    // Not by `is_agent`: the host of a simulation is one of its units.
-    let hosts = peers.iter().filter(|info| info.identity.program == PROGRAM);
+    let hosts = peers.iter().filter(|info| is_host(info));
     hosts.min_by_key(|info| info.pid != agent)
+}
+
+fn life_of(info: &PeerInfo) -> Life {
+    Life {
+        peer: info.peer,
+        incarnation: info.incarnation,
+    }
 }
 
 /// Asks the agent of a domain which services it hosts, and what they own; returns none if its host
