@@ -71,6 +71,16 @@ const KILLED: i32 = Signal::KILL.as_raw();
 
 static RUNS: AtomicU32 = AtomicU32::new(0);
 
+/// Between the name of a domain on the first node, and the number of another one.
+const ON_HOST: &str = "-on-";
+
+/// Returns the name of a test's domain on the first node, from that on any: the same for all units.
+pub fn of_first_node(domain: &str) -> &str {
+    domain
+        .split_once(ON_HOST)
+        .map_or(domain, |(first, _)| first)
+}
+
 impl Cluster {
     pub(crate) fn start(name: &str, units: &Units) -> Cluster {
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -174,7 +184,7 @@ impl Cluster {
         &self.domain
     }
 
-    /// Returns the name of the domain on the node of a process.
+    /// Returns the name of the domain on the node of a process: [`of_first_node`] is its reverse.
     fn domain_of(&self, who: Who) -> String {
         let host = match who {
             Who::Agent => 0,
@@ -183,7 +193,7 @@ impl Cluster {
         };
         match host {
             0 => self.domain.clone(),
-            host => format!("{}-{host}", self.domain),
+            host => format!("{}{ON_HOST}{host}", self.domain),
         }
     }
 
@@ -469,7 +479,7 @@ fn all_are(pid: i32, state: &str) -> bool {
 }
 
 fn describe(process: &mut Process) -> String {
-    const LAST: usize = 12;
+    const LAST: usize = 48;
     let pid = process.child.id() as i32;
     let ended = process
         .ended

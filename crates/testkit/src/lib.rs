@@ -49,7 +49,7 @@ mod tracker;
 mod units;
 
 pub use child::{Unit, die, life, live_once, pause, point, say};
-pub use cluster::{Cluster, Who};
+pub use cluster::{Cluster, Who, of_first_node};
 pub use everywhere::full_name;
 pub use outcome::{Failed, Outcome};
 pub use pipes::full_pipe;

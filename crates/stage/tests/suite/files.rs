@@ -12,7 +12,7 @@ use samite_stage::file::{Content, StepFile};
 use samite_stage::protocol::{Block, Fault, Layout, Variable};
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Error, Method, Region, Settings, Stage};
-use samite_testkit::{Outcome, Who, check, pause, same};
+use samite_testkit::{Outcome, Who, check, of_first_node, pause, same};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -132,7 +132,7 @@ fn read(stage: &Stage, fabric: &Fabric) -> Outcome {
 fn a_second_run_has_nothing_of_the_first() {
     let play = Play::of(3, Mask::default());
     let body = |fabric: &Fabric, me: u32| {
-        let folder = folder(fabric.domain().unwrap_or_default());
+        let folder = folder(of_first_node(fabric.domain().unwrap_or_default()));
         if me == 0 {
             old_run(&folder.join("field"))?;
         }
@@ -172,7 +172,7 @@ fn a_second_run_has_nothing_of_the_first() {
 fn a_rank_without_a_coordinator_opens_no_file() {
     let play = Play::of(1, Mask::default());
     let body = |fabric: &Fabric, _| {
-        let folder = folder(fabric.domain().unwrap_or_default());
+        let folder = folder(of_first_node(fabric.domain().unwrap_or_default()));
         let settings = Settings {
             folder: folder.clone(),
             ..Settings::of(Method::File)

@@ -9,7 +9,7 @@ use crate::staged::{Play, is_right, next, rows, stage, value};
 use ndarray::{Array2, ArrayViewD, Ix2};
 use samite_fabric::{Fabric, Mask};
 use samite_stage::{Error, Method, Settings, StepWriter, Writer};
-use samite_testkit::{MESSAGES_ONLY, Outcome, check, pause, point, same};
+use samite_testkit::{MESSAGES_ONLY, Outcome, check, of_first_node, pause, point, same};
 use std::path::PathBuf;
 
 const SHAPE: [u64; 2] = [64, 100];
@@ -22,7 +22,7 @@ fn folder(domain: &str) -> PathBuf {
 fn settings(fabric: &Fabric, method: Method) -> Settings {
     Settings {
         steps: Some(1),
-        folder: folder(fabric.domain().unwrap_or_default()),
+        folder: folder(of_first_node(fabric.domain().unwrap_or_default())),
         ..Settings::of(method)
     }
 }

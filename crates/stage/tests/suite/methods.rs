@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{Attribute, Fault};
 use samite_stage::{Error, Method, Settings};
-use samite_testkit::{MESSAGES_ONLY, Outcome, Who, check, pause, point, same};
+use samite_testkit::{MESSAGES_ONLY, Outcome, Who, check, of_first_node, pause, point, same};
 use std::path::PathBuf;
 
 /// A megabyte a step: sixteen pieces, where it is cut.
@@ -25,7 +25,7 @@ fn settings(fabric: &Fabric, method: Method, replicas: u32) -> Settings {
     Settings {
         replicas,
         steps: Some(8),
-        folder: folder(fabric.domain().unwrap_or_default()),
+        folder: folder(of_first_node(fabric.domain().unwrap_or_default())),
         ..Settings::of(method)
     }
 }
@@ -147,7 +147,7 @@ fn a_file_goes_on_after_a_crash() {
     let body = |fabric: &Fabric, me: u32| {
         if me == 1 {
             pause("begin");
-            let path = file(fabric.domain().unwrap_or_default());
+            let path = file(of_first_node(fabric.domain().unwrap_or_default()));
             same!(std::fs::metadata(path)?.len(), HALF_A_STEP);
         }
         let stage = stage(fabric, settings(fabric, Method::File, 1))?;

@@ -6,7 +6,7 @@ use crate::staged::{Play, next, rows, stage};
 use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{EndOfStream, Failure, Fault};
 use samite_stage::{Error, Method, Reader, Result, Settings, Stage, Writer};
-use samite_testkit::{Cluster, Outcome, check, full_name, pause, point, same};
+use samite_testkit::{Cluster, Outcome, check, full_name, of_first_node, pause, point, same};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn settings(fabric: &Fabric, method: Method) -> Settings {
     Settings {
         lease: Duration::from_secs(2),
         steps: Some(8),
-        folder: folder(fabric.domain().unwrap_or_default()),
+        folder: folder(of_first_node(fabric.domain().unwrap_or_default())),
         ..Settings::of(method)
     }
 }

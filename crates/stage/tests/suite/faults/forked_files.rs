@@ -7,7 +7,7 @@ use crate::staged::{Play, next, stage};
 use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{EndOfStream, Failure, Fault};
 use samite_stage::{Error, Method, Settings};
-use samite_testkit::{Failed, Outcome, check, full_name, pause, point, same};
+use samite_testkit::{Failed, Outcome, check, full_name, of_first_node, pause, point, same};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn end_the_sleeper(domain: &str) {
 fn a_fork_of_a_killed_writer_is_no_writer() {
     let play = Play::of(3, Mask::default());
     let body = |fabric: &Fabric, me: u32| -> Outcome {
-        let domain = fabric.domain().unwrap_or_default().to_owned();
+        let domain = of_first_node(fabric.domain().unwrap_or_default()).to_owned();
         if me == 2 {
             pause("begin");
         }
