@@ -216,9 +216,9 @@ impl Transport for Ucx {
                 }
                 delivered += 1;
             }
-            // U2
-            let is_enough = delivered >= POLL_MAX || sink.satisfied();
-            if worker.waiting() > 0 || is_enough || peers.is_full() {
+            // U2. What was delivered may have answers, which leave before the network is looked at
+            // again.
+            if worker.waiting() > 0 || delivered > 0 || sink.satisfied() || peers.is_full() {
                 break;
             }
             peers.network.count += 1;
