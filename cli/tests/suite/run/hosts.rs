@@ -312,6 +312,26 @@ fn a_host_that_is_lost_ends_the_job() {
     wait_until_gone(&pids);
 }
 
+/// A host that goes when the job is ending already is not taken for its cause.
+#[test]
+fn a_host_that_goes_at_the_end_is_not_the_cause() {
+    if !has_ucx("a_host_that_goes_at_the_end_is_not_the_cause") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let is_there = folder.path().join("is there").display().to_string();
+    // Unit 1 ends its host when it is asked to end, since unit 0 has failed.
+    let script = r#"if [ $SAMITE_RANK = 0 ]; then
+            until [ -e "$0" ]; do :; done; exit 42
+        fi
+        trap 'kill -9 $PPID' TERM; : > "$0"; while :; do sleep 1; done"#;
+    let output = on_two_hosts("env", &["-n", "2", "sh", "-c", script, &is_there]).output();
+    let output = output.expect("samite can be started");
+    let errors = stderr(&output);
+    assert_eq!(output.status.code(), Some(42), "{errors}");
+    assert!(errors.contains("sh.0 ended with exit code 42"), "{errors}");
+}
+
 /// What goes wrong at the start of a host is said, with the words of its start command.
 #[test]
 fn a_host_that_cannot_begin_is_named() {

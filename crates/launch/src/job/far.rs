@@ -34,6 +34,8 @@ impl Job<'_> {
     }
 
     fn lose(&mut self, error: Error) {
+        // A signal to all processes ends connections, too.
+        self.hear_interrupts();
         self.fail(Failure::other(Claim::Agent, error));
         for index in self.places.values().copied().collect::<Vec<_>>() {
             let unit = self.processes[index].on_host();

@@ -234,6 +234,10 @@ impl Job<'_> {
             (_, Claim::Interrupt) => false,
             // The signal was sent to all, and another process ended before the launcher heard it.
             (Claim::Interrupt, Claim::Signal | Claim::Agent) => before.has_signal_of(failure),
+            // A host that does not answer any more when the job is ending is not why it ends.
+            (Claim::Agent, before) if was_asked && matches!(failure.error, Error::Host { .. }) => {
+                !before.is_certain()
+            }
             // Units notice the loss of the agent before the launcher does.
             (Claim::Agent, before) => before > Claim::Signal,
             (claim, before) => {
