@@ -57,7 +57,7 @@ impl Local {
             grants: 0,
             may_spawn: false,
             may_define: false,
-            // Time in which a busy machine does not let it run is not its own.
+            // Wall-clock time counts, also while other processes have the processor.
             run: Duration::from_secs(1),
             ..Limits::default()
         };

@@ -18,6 +18,10 @@ use std::time::Duration;
 /// How long the kernel of one [`Mobile::map`] may run.
 const MAP_MAX: Duration = Duration::from_millis(100);
 
+/// The most units of one tree of [`Mobile::prefetch`]: a unit gets 16 KiB with the numbers of the
+/// others.
+const PREFETCHED: usize = 1 << 13;
+
 /// What a unit has done for moved code since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -65,6 +69,8 @@ impl Registered {
 pub(crate) struct Inner {
     pub(crate) fabric: Fabric,
     pub(crate) runtime: Arc<Runtime>,
+    /// The number of this unit.
+    unit: u32,
     _layer: Layer,
 }
 
@@ -75,6 +81,12 @@ impl Drop for Inner {
 }
 
 /// Moved code, as this unit sends and runs it. Clones share it. Thread: any.
+///
+/// Methods other than calls to other units wait until no kernel runs here; [`Mobile::unit`] and
+/// [`Mobile::units`] do not wait.
+///
+/// # Panics
+/// In a function that a call runs on this unit: there, use the [`Context`](crate::Context).
 #[derive(Clone)]
 pub struct Mobile(pub(crate) Arc<Inner>);
 
@@ -88,7 +100,8 @@ impl std::fmt::Debug for Mobile {
 
 impl Mobile {
     /// Begins to run moved code, and waits until all units of the job have joined. Collective: no.
-    /// Calls to a unit that has not begun yet wait there, up to 1 MiB.
+    /// Calls to a unit that has not begun yet wait there, up to 1 MiB of frames; further ones are
+    /// dropped, and end as [`Error::Late`].
     ///
     /// # Errors
     /// [`Error::Second`]; those of [`Fabric::job_lives`].
@@ -114,6 +127,7 @@ impl Mobile {
         Ok(Mobile(Arc::new(Inner {
             fabric,
             runtime,
+            unit,
             _layer: layer,
         })))
     }
@@ -234,12 +248,12 @@ impl Mobile {
 
     /// Returns the number of this unit.
     pub fn unit(&self) -> u32 {
-        self.with(|work| work.unit)
+        self.0.unit
     }
 
     /// Returns the number of units of the job.
     pub fn units(&self) -> u32 {
-        self.with(|work| work.units.len() as u32)
+        locked(&self.runtime().lives).len() as u32
     }
 
     /// Returns the peer that a unit is now.
@@ -259,7 +273,9 @@ impl Mobile {
     }
 
     /// Calls code at a unit of this job. The code travels there if it is not there yet. The result
-    /// is the reply of the last kernel of the call, wherever it ran. Completion: by the handle.
+    /// is the reply of the last kernel of the call, wherever it ran. The payload has at most
+    /// [`PAYLOAD_MAX`] bytes, and so has the reply; the limits are [`Limits::default`]: a kernel may
+    /// run 10 ms on each unit. Completion: by the handle.
     ///
     /// # Errors
     /// [`Error::NoUnit`], [`Error::NoEntry`], [`Error::TooLong`], [`Error::TooMany`]; those of the
@@ -437,9 +453,11 @@ impl Mobile {
             one_way: false,
             has_input: false,
         };
-        let bytes: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
         let id = code.hash().id();
-        self.with(|work| work.pass_on(runtime, &self.0.fabric, &head, id, &bytes));
+        for units in units.chunks(PREFETCHED) {
+            let bytes: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
+            self.with(|work| work.pass_on(runtime, &self.0.fabric, &head, id, &bytes));
+        }
         Ok(call)
     }
 

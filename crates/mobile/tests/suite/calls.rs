@@ -90,6 +90,9 @@ fn prefetched(fabric: &Fabric, unit: u32) -> Outcome {
         let bytes = code.capsule().bytes().len() as u64;
         same!(mobile.counters().code_sent, 2 * bytes);
         mobile.prefetch(&code, &[])?.wait()?;
+        // More units than a frame can name.
+        let many: Vec<u32> = others.iter().copied().cycle().take(40_000).collect();
+        mobile.prefetch(&code, &many)?.wait()?;
     }
     fabric.barrier(&members)?;
     same!(mobile.counters().compiled, u64::from(unit != 0));
