@@ -47,7 +47,7 @@ const PIECE: usize = 128 << 10;
 struct Row {
     depth: u64,
     times: [Duration; 3],
-    best: Way,
+    best: Option<Way>,
     moves: f64,
 }
 
@@ -187,7 +187,7 @@ fn present(
             format!("{:.2}", micros(moved)),
             format!("{:.2}", ratio(gets, moved)),
             format!("{:.2}", row.moves),
-            row.best.name().to_owned(),
+            row.best.map_or("-", Way::name).to_owned(),
         ]);
     }
     writeln!(out, "{}", table.text(rows.len()))?;

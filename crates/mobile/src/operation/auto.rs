@@ -1,5 +1,6 @@
 //! The choice among ways with the same result, by measured cost.
 
+use crate::{Cause, Error, Result};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -30,7 +31,8 @@ impl Way {
     }
 }
 
-/// A word has a way in its lowest bits, and a count of these.
+/// `chosen` has the way in its two lowest bits and, in units of `ONE`, how many more operations run
+/// untimed.
 const ONE: u32 = 4;
 /// Each way is tried so often before one is chosen: the first time includes what happens once.
 const TRIALS: u32 = 4;
@@ -84,6 +86,13 @@ struct OfSize {
     next: usize,
 }
 
+impl OfSize {
+    /// Returns the first way that has not been tried often enough.
+    fn untried(&self) -> Option<usize> {
+        self.seen.iter().position(|seen| seen.count < TRIALS)
+    }
+}
+
 /// What the ways of one operation have cost, by size. Thread: any.
 #[derive(Debug, Default)]
 pub struct Auto {
@@ -94,8 +103,12 @@ pub struct Auto {
 
 impl Auto {
     /// Runs an operation of this size in the way that has been the cheapest, or tries another one.
+    ///
+    /// # Errors
+    /// Those of the operation. A way that has failed costs infinitely much, unless the operation
+    /// itself is wrong: an error about addresses or structures changes nothing.
     #[inline]
-    pub fn run<T, E>(&self, size: u64, run: impl FnOnce(Way) -> Result<T, E>) -> Result<T, E> {
+    pub fn run<T>(&self, size: u64, run: impl FnOnce(Way) -> Result<T>) -> Result<T> {
         match self.untimed(size) {
             Some(way) => run(way),
             None => self.run_timed(size, run),
@@ -105,7 +118,7 @@ impl Auto {
     /// Returns the chosen way, if the next operation of this size need not be timed.
     #[inline]
     pub(super) fn untimed(&self, size: u64) -> Option<Way> {
-        let chosen = &self.chosen[place(size)];
+        let chosen = &self.chosen[size_class(size)];
         // ORDERING: Relaxed: a count that is lost between threads changes when a way is timed.
         let left = chosen.load(Relaxed);
         if left < ONE {
@@ -120,42 +133,50 @@ impl Auto {
     }
 
     /// Runs an operation and records what it has cost.
-    pub(super) fn run_timed<T, E>(
-        &self,
-        size: u64,
-        run: impl FnOnce(Way) -> Result<T, E>,
-    ) -> Result<T, E> {
-        let at = place(size);
+    pub(super) fn run_timed<T>(&self, size: u64, run: impl FnOnce(Way) -> Result<T>) -> Result<T> {
+        let at = size_class(size);
         let way = self.choose(at);
         let begin = Instant::now();
         let done = run(Way::ALL[way]);
-        let took = match &done {
-            Ok(_) => begin.elapsed().as_nanos() as f64,
-            Err(_) => f64::INFINITY,
-        };
-        self.record(at, way, took);
+        match &done {
+            Ok(_) => self.record(at, way, begin.elapsed().as_nanos() as f64),
+            Err(error) if is_of_way(error) => self.record(at, way, f64::INFINITY),
+            Err(_) => {}
+        }
         done
     }
 
     /// Records that a way does not work for operations of this size.
     #[cold]
     pub(super) fn fails(&self, size: u64, way: Way) {
-        let at = place(size);
+        let at = size_class(size);
         let of_size = &mut crate::runtime::locked(&self.seen)[at];
         of_size.seen[way as usize].recent = [f64::INFINITY; RECENT];
         // ORDERING: Relaxed, as above.
         self.chosen[at].store(0, Relaxed);
     }
 
-    /// Returns the way that is the cheapest for operations of this size, so far.
-    pub fn best(&self, size: u64) -> Way {
-        Way::ALL[cheapest(&crate::runtime::locked(&self.seen)[place(size)])]
+    /// Returns the way that is the cheapest for operations of this size; `None` while ways are
+    /// tried that have not been tried often enough.
+    pub fn best(&self, size: u64) -> Option<Way> {
+        let of_size = &crate::runtime::locked(&self.seen)[size_class(size)];
+        let is_tried = of_size.untried().is_none();
+        is_tried.then(|| Way::ALL[cheapest(of_size)])
+    }
+
+    /// Returns the cheapest of the other ways, as far as they have been tried.
+    #[cold]
+    pub(super) fn other(&self, size: u64, than: Way) -> Way {
+        let of_size = &crate::runtime::locked(&self.seen)[size_class(size)];
+        let cost = |way: &Way| of_size.seen[*way as usize].cost();
+        let others = Way::ALL.into_iter().filter(|way| *way != than);
+        let best = others.min_by(|one, two| cost(one).total_cmp(&cost(two)));
+        best.unwrap_or(Way::Gets)
     }
 
     fn choose(&self, at: usize) -> usize {
         let of_size = &mut crate::runtime::locked(&self.seen)[at];
-        let untried = of_size.seen.iter().position(|seen| seen.count < TRIALS);
-        if let Some(way) = untried {
+        if let Some(way) = of_size.untried() {
             return way;
         }
         let best = cheapest(of_size);
@@ -185,7 +206,23 @@ impl Auto {
     }
 }
 
-fn place(size: u64) -> usize {
+/// Returns whether the same operation may succeed in another way.
+fn is_of_way(error: &Error) -> bool {
+    match error {
+        Error::Failed(failure) => matches!(
+            failure.cause,
+            Cause::Refused | Cause::NoCode | Cause::Lost | Cause::Time
+        ),
+        Error::Late { .. } => true,
+        Error::Fabric(error) => matches!(
+            error,
+            samite_fabric::Error::PeerLost { .. } | samite_fabric::Error::Timeout { .. }
+        ),
+        _ => false,
+    }
+}
+
+fn size_class(size: u64) -> usize {
     (u64::BITS - size.leading_zeros()).min(SIZES as u32 - 1) as usize
 }
 
@@ -201,7 +238,7 @@ mod tests {
 
     /// Runs operations of 31 words at these costs in nanoseconds, and counts the ways.
     fn spent(auto: &Auto, costs: [f64; 3], operations: u32) -> [u32; 3] {
-        let (at, mut counts) = (place(31), [0; 3]);
+        let (at, mut counts) = (size_class(31), [0; 3]);
         for _ in 0..operations {
             let way = auto.untimed(31).map(|way| way as usize);
             let way = way.unwrap_or_else(|| {
@@ -223,7 +260,7 @@ mod tests {
         assert!(counts[1] > 990_000 && counts[0] < 30, "{counts:?}");
         let counts = spent(&auto, [1e5, 2000.0, 300.0], 1_000_000);
         assert!(counts[2] > 900_000, "{counts:?}");
-        assert_eq!(auto.best(31), Way::Moved);
+        assert_eq!(auto.best(31), Some(Way::Moved));
     }
 
     /// A way that fails is tried, and not chosen; once it works, it is.
@@ -234,8 +271,47 @@ mod tests {
         assert!(counts[2] < 100 && counts[1] > 990_000, "{counts:?}");
         let counts = spent(&auto, [500.0, 100.0, 10.0], 10_000_000);
         assert!(counts[2] > 5_000_000, "{counts:?}");
-        assert_eq!(auto.best(31), Way::Moved);
+        assert_eq!(auto.best(31), Some(Way::Moved));
         auto.fails(31, Way::Moved);
-        assert_eq!(auto.best(31), Way::Function);
+        assert_eq!(auto.best(31), Some(Way::Function));
+        assert_eq!(auto.other(31, Way::Function), Way::Gets);
+    }
+
+    /// No way is the best one before all have been tried.
+    #[test]
+    fn nothing_is_the_best_before_all_were_tried() {
+        let auto = Auto::default();
+        for _ in 0..3 * TRIALS {
+            assert_eq!(auto.best(31), None);
+            spent(&auto, [500.0, 100.0, 300.0], 1);
+        }
+        assert_eq!(auto.best(31), Some(Way::Function));
+        assert_eq!(auto.best(1000), None);
+    }
+
+    /// A caller that names a wrong address says nothing about the way; a lost unit does.
+    #[test]
+    fn a_wrong_operation_changes_no_choice() {
+        let auto = Auto::default();
+        spent(&auto, [500.0, 100.0, 300.0], 3 * TRIALS);
+        let changes = |error: Error| {
+            (0..8 * RECENT).any(|_| {
+                auto.chosen[size_class(31)].store(0, Relaxed); // The next one is timed.
+                let ended = auto.run(31, |_| Err::<(), _>(error.clone()));
+                assert_eq!(ended, Err(error.clone()));
+                auto.best(31) != Some(Way::Function)
+            })
+        };
+        let wrong = Error::BadAddress {
+            address: 9,
+            count: 1,
+            words: 3,
+            units: 3,
+        };
+        let failed = |cause| Error::Failed(Box::new(crate::Failure::new(cause, "")));
+        for error in [wrong, failed(Cause::Failed), failed(Cause::Grant)] {
+            assert!(!changes(error));
+        }
+        assert!(changes(failed(Cause::Lost)));
     }
 }

@@ -1,9 +1,10 @@
 //! A pointer chase: a chain of loads, each of which says where the next one is.
 
-use super::shards::{Forms, Loads, Seen, bytes_of, no_reply, patient, words_of};
+use super::shards::{Forms, Loads, Seen, bytes_of, no_reply, self_bounded_limits, words_of};
 use super::{Shards, Way};
 use crate::mobile::{Mobile, Registered};
 use crate::{Call, Context, Function, Result, Trap};
+use std::collections::VecDeque;
 
 /// The name of the function that a chase calls.
 const FUNCTION: &str = "samite.chase";
@@ -69,16 +70,26 @@ impl Table {
         let Some(code) = self.forms.of(way) else {
             return self.by_gets(depth, address);
         };
-        self.end(code, depth, self.start(code, depth, address)?)
+        let mut chase = Chase { depth, address };
+        loop {
+            chase = chase.after(&self.start(code, chase)?.wait()?)?;
+            if chase.depth == 0 {
+                return Ok(chase.address);
+            }
+        }
     }
 
-    /// Follows `depth` addresses from each of these on, up to 16,384 chases at once: by gets, a
-    /// step of all of them is one request to each unit. Returns the last address of each, in their
-    /// order. Completion: the results.
+    /// Follows `depth` addresses from each of these on, and returns the last address of each, in
+    /// their order. By calls, at most 16,384 chases are in flight. By gets, each step is one
+    /// request to each unit for all chases together, however many there are. Completion: the
+    /// results.
     ///
     /// # Errors
     /// As [`Table::chase`].
     pub fn chase_all(&self, way: Way, depth: u64, addresses: &[u64]) -> Result<Vec<u64>> {
+        for address in addresses {
+            self.shards.unit_of(*address)?;
+        }
         let Some(code) = self.forms.of(way) else {
             let mut addresses = addresses.to_vec();
             for _ in 0..depth {
@@ -88,11 +99,7 @@ impl Table {
         };
         let mut ends = Vec::with_capacity(addresses.len());
         for starts in addresses.chunks(CALLS) {
-            let started = starts.iter();
-            let started = started.map(|address| self.start(code, depth, *address));
-            for call in started.collect::<Result<Vec<_>>>()? {
-                ends.push(self.end(code, depth, call)?);
-            }
+            ends.extend(self.by_calls(code, depth, starts)?);
         }
         Ok(ends)
     }
@@ -104,11 +111,7 @@ impl Table {
     #[inline]
     pub fn chase_auto(&self, mut depth: u64, mut address: u64) -> Result<u64> {
         if depth <= SHORT {
-            while depth > 0
-                && let Some(loads) = self.shards.loads(address)?
-            {
-                (depth, address) = loads.chase(depth, address)?;
-            }
+            (depth, address) = self.walk_mapped(depth, address)?;
             if depth == 0 {
                 return Ok(address);
             }
@@ -116,47 +119,88 @@ impl Table {
         self.forms.run(depth, |way| self.chase(way, depth, address))
     }
 
-    /// Returns the way that `chase_auto` prefers for this depth.
-    pub fn best(&self, depth: u64) -> Way {
+    /// Returns the way that `chase_auto` prefers for this depth; `None` while it still tries them.
+    pub fn best(&self, depth: u64) -> Option<Way> {
         self.forms.auto.best(depth)
     }
 
     fn by_gets(&self, mut depth: u64, mut address: u64) -> Result<u64> {
-        while depth > 0 {
-            (depth, address) = match self.shards.loads(address)? {
-                Some(loads) => loads.chase(depth, address)?,
-                None => {
-                    let mut word = [0];
-                    self.shards.get(address, &mut word)?;
-                    (depth - 1, word[0])
-                }
-            };
+        loop {
+            (depth, address) = self.walk_mapped(depth, address)?;
+            if depth == 0 {
+                return Ok(address);
+            }
+            let mut word = [0];
+            self.shards.get(address, &mut word)?;
+            (depth, address) = (depth - 1, word[0]);
+            if depth == 0 {
+                return Ok(address);
+            }
         }
-        Ok(address)
     }
 
-    fn start(&self, code: &Registered, depth: u64, address: u64) -> Result<Call> {
+    /// Follows addresses while the words are mapped here. Returns how many are still to be
+    /// followed, and the last one. The first address is checked in any case.
+    #[inline]
+    fn walk_mapped(&self, mut depth: u64, mut address: u64) -> Result<(u64, u64)> {
+        while let Some(loads) = self.shards.loads(address)? {
+            (depth, address) = loads.chase(depth, address)?;
+            if depth == 0 {
+                break;
+            }
+        }
+        Ok((depth, address))
+    }
+
+    /// Follows `depth` addresses from each of these on. All chases are in flight at once: one whose
+    /// call has ended before it is started again where it goes on, before others are waited for.
+    fn by_calls(&self, code: &Registered, depth: u64, starts: &[u64]) -> Result<Vec<u64>> {
+        let mut ends = vec![0; starts.len()];
+        let start = |(at, address): (usize, &u64)| {
+            let address = *address;
+            let chase = Chase { depth, address };
+            Ok((at, chase, self.start(code, chase)?))
+        };
+        let started = starts.iter().enumerate().map(start);
+        let mut under_way = started.collect::<Result<VecDeque<_>>>()?;
+        while let Some((at, chase, call)) = under_way.pop_front() {
+            let chase = chase.after(&call.wait()?)?;
+            match chase.depth {
+                0 => ends[at] = chase.address,
+                _ => under_way.push_back((at, chase, self.start(code, chase)?)),
+            }
+        }
+        Ok(ends)
+    }
+
+    fn start(&self, code: &Registered, chase: Chase) -> Result<Call> {
+        let Chase { depth, address } = chase;
         let unit = self.shards.unit_of(address)?;
         let mut payload = self.shards.payload(self.shards.words(), 16);
         payload.extend_from_slice(&depth.to_le_bytes());
         payload.extend_from_slice(&address.to_le_bytes());
-        (self.shards.mobile()).call_entry(unit, code, 0, &payload, patient())
+        (self.shards.mobile()).call_entry(unit, code, 0, &payload, self_bounded_limits())
     }
+}
 
-    /// Waits for the end of a chase. A call also ends after [`TURN`] steps at one unit, and if it
-    /// has moved as often as a call may: then it says where to go on.
-    fn end(&self, code: &Registered, mut depth: u64, mut call: Call) -> Result<u64> {
-        loop {
-            let reply = call.wait()?;
-            let mut words = words_of(&reply);
-            let address = words.next().ok_or_else(|| no_reply(&reply))?;
-            match words.next() {
-                None => return Ok(address),
-                // Each call takes a step at least.
-                Some(left) if left < depth => depth = left,
-                Some(_) => return Err(no_reply(&reply)),
-            }
-            call = self.start(code, depth, address)?;
+/// How many addresses are still to be followed, from which one on.
+#[derive(Clone, Copy, Debug)]
+struct Chase {
+    depth: u64,
+    address: u64,
+}
+
+impl Chase {
+    /// Returns what is left after the reply of a call. A call also ends after [`TURN`] steps at one
+    /// unit, and if it has moved as often as a call may: then it says where to go on.
+    fn after(self, reply: &[u8]) -> Result<Chase> {
+        let mut words = words_of(reply);
+        let address = words.next().ok_or_else(|| no_reply(reply))?;
+        match words.next() {
+            None => Ok(Chase { depth: 0, address }),
+            // Each call takes a step at least.
+            Some(depth) if (1..self.depth).contains(&depth) => Ok(Chase { depth, address }),
+            Some(_) => Err(no_reply(reply)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A gather: the words at a list of addresses.
 
-use super::shards::{Forms, Seen, no_reply, patient, start_at, words_of};
+use super::shards::{Forms, Seen, no_reply, self_bounded_limits, start_at, words_of};
 use super::{Shards, Way};
 use crate::mobile::{Mobile, Registered};
 use crate::{Context, Function, Result, Trap};
@@ -67,8 +67,9 @@ impl Gather {
         self.forms.run(size, |way| self.gather(way, addresses))
     }
 
-    /// Returns the way that `gather_auto` prefers for lists of this length.
-    pub fn best(&self, addresses: u64) -> Way {
+    /// Returns the way that `gather_auto` prefers for lists of this length; `None` while it still
+    /// tries them.
+    pub fn best(&self, addresses: u64) -> Option<Way> {
         self.forms.auto.best(addresses)
     }
 
@@ -92,7 +93,7 @@ impl Gather {
                 for index in indices {
                     payload.extend_from_slice(&index.to_le_bytes());
                 }
-                let call = start_at(&self.shards, shard, code, &payload, patient())?;
+                let call = start_at(&self.shards, shard, code, &payload, self_bounded_limits())?;
                 calls.push((positions, call));
             }
         }

@@ -16,7 +16,9 @@
 //! G3 Runs have numbers that rise (the first word of the first unit's marks). A mark of an older
 //!    run is as good as none. A kernel that finds a mark of a newer run fails.
 
-use super::shards::{Forms, Seen, bytes_of, failed, no_reply, patient, start_at, words_of};
+use super::shards::{
+    Forms, Seen, bytes_of, failed, no_reply, self_bounded_limits, start_at, words_of,
+};
 use super::{Shards, Way};
 use crate::mobile::{Mobile, Registered};
 use crate::{Context, Error, Function, Result, Trap};
@@ -29,13 +31,12 @@ const HEAD: usize = 40;
 const REPLY_HEAD: usize = 3;
 /// Candidates of a call: what a call does not get through is sent again.
 const PIECE: usize = 1024;
-/// Calls that are under way at once: to a unit, and to all of them. A process may have twice as
-/// many.
+/// The most calls in flight: to one unit, and in all, which is half of what a process may have.
 const CALLS: usize = 64;
 const CALLS_MAX: usize = 1 << 15;
 /// Edges and candidates at which a call looks: about 2 ms, if none is in a cache.
 const BUDGET: u32 = 1 << 14;
-/// Candidates of the next level, of which it is looked whether they are different.
+/// Duplicates are removed when the next level has twice this many candidates.
 const NEXT: usize = 1 << 20;
 /// In a mark: the vertex has been named as a candidate, and not visited.
 const ANNOUNCED: u64 = 1 << 31;
@@ -196,8 +197,8 @@ impl Graph {
         self.forms.run(1, |way| self.bfs(way, source))
     }
 
-    /// Returns the way that `bfs_auto` prefers.
-    pub fn best(&self) -> Way {
+    /// Returns the way that `bfs_auto` prefers; `None` while it still tries them.
+    pub fn best(&self) -> Option<Way> {
         self.forms.auto.best(1)
     }
 
@@ -273,7 +274,7 @@ impl Graph {
                 for piece in pieces.split_off(pieces.len().saturating_sub(room)) {
                     let payload = self.payload(run, level, &piece)?;
                     let shard = piece.shard;
-                    let call = start_at(&self.links, shard, code, &payload, patient())?;
+                    let call = start_at(&self.links, shard, code, &payload, self_bounded_limits())?;
                     calls.push((piece, call));
                 }
             }

@@ -1,6 +1,8 @@
 //! Linked lists whose nodes are spread over units.
 
-use super::shards::{END, Forms, Seen, bytes_of, damaged, failed, no_reply, patient, words_of};
+use super::shards::{
+    END, Forms, Seen, bytes_of, damaged, failed, no_reply, self_bounded_limits, words_of,
+};
 use super::{Shards, Way};
 use crate::mobile::{Mobile, Registered};
 use crate::{Context, Error, Function, Result, Trap};
@@ -75,8 +77,8 @@ impl Lists {
         self.forms.run(1, |way| self.find(way, head, key))
     }
 
-    /// Returns the way that `find_auto` prefers.
-    pub fn best(&self) -> Way {
+    /// Returns the way that `find_auto` prefers; `None` while it still tries them.
+    pub fn best(&self) -> Option<Way> {
         self.forms.auto.best(1)
     }
 
@@ -113,7 +115,8 @@ impl Lists {
                 payload.extend_from_slice(&word.to_le_bytes());
             }
             let mobile = self.shards.mobile();
-            let call = mobile.call_entry(unit, code, entry as u8, &payload, patient())?;
+            let call =
+                mobile.call_entry(unit, code, entry as u8, &payload, self_bounded_limits())?;
             let reply = call.wait()?;
             let mut words = words_of(&reply);
             match (reply.len(), words.next(), words.next()) {

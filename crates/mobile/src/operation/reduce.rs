@@ -1,13 +1,12 @@
 //! A filter and a reduction over words: only the result travels.
 
-use super::shards::{Forms, Seen, WORD, no_reply, start_at, words_of};
+use super::shards::{Forms, Seen, WORD, no_reply, self_bounded_limits, start_at, words_of};
 use super::{Shards, Way};
 use crate::mobile::{Mobile, Registered};
-use crate::{Context, Function, Limits, Result, Trap};
+use crate::{Call, Context, Function, Result, Trap};
 use samite_fabric::Remote;
 use std::collections::VecDeque;
 use std::ops::{AddAssign, Range};
-use std::time::Duration;
 
 /// The name of the function.
 const FUNCTION: &str = "samite.below";
@@ -16,11 +15,17 @@ const PIECE: u64 = 64 << 10;
 /// What a get copies, and how many of them are under way.
 const GET: u64 = 256 << 10;
 const GETS: usize = 4;
+/// Words that a call scans, about 1 ms, so that others get their turn. How many calls are in flight
+/// to one unit: while it answers one, it has the next. At how many units: a process may have twice
+/// as many calls.
+const SCAN: u64 = 1 << 20;
+const CALLS: usize = 4;
+const UNITS: usize = 1 << 13;
 
 /// The sum and the number of the 32-bit words in [`Shards`] that are below a bound.
 ///
-/// By a function or moved code, all units scan their parts at once, and 16 bytes of each come back
-/// after `2 L` and the scan. By gets, all bytes come.
+/// By a function or moved code, all units scan their parts at once, 1 Mi words of 8 bytes by each
+/// call, and 16 bytes of each call come back after `2 L` and the scan. By gets, all bytes come.
 #[derive(Debug)]
 pub struct Below {
     shards: Shards,
@@ -79,30 +84,32 @@ impl Below {
     /// Finds the 32-bit words below `bound` in the words of 8 bytes at these addresses: two in
     /// each, little-endian. A sum that does not fit wraps. Completion: the result.
     ///
-    /// A scan of moved code may take as long as the policy of its unit allows, 1 s by default, and
-    /// delays other kernels of that unit.
-    ///
     /// # Errors
     /// [`Error::BadAddress`](crate::Error::BadAddress); [`Error::Failed`](crate::Error::Failed),
     /// [`Error::Late`](crate::Error::Late), those of gets.
     pub fn find(&self, way: Way, addresses: Range<u64>, bound: u32) -> Result<Found> {
-        let mut parts = Vec::new();
+        let mut parts: Vec<Part> = Vec::new();
         let mut begin = addresses.start;
         while begin < addresses.end {
             let (shard, index) = self.shards.place(begin, 1)?;
             let words = (addresses.end - begin).min(self.shards.words() - index);
-            parts.push((shard, index, words));
+            let indices = index..index + words;
+            parts.push(Part { shard, indices });
             begin += words;
         }
         let mut found = Found::default();
         match self.forms.of(way) {
             None => {
-                for (shard, index, words) in parts {
-                    let bytes = index * WORD..(index + words) * WORD;
+                for Part { shard, indices } in parts {
+                    let bytes = indices.start * WORD..indices.end * WORD;
                     found += by_gets(self.shards.remote(shard), bytes, bound)?;
                 }
             }
-            Some(code) => self.by_calls(code, &parts, bound, &mut found)?,
+            Some(code) => {
+                for parts in parts.chunks_mut(UNITS) {
+                    found += self.by_calls(code, parts, bound)?;
+                }
+            }
         }
         Ok(found)
     }
@@ -117,42 +124,57 @@ impl Below {
         self.forms.run(words, find)
     }
 
-    /// Returns the way that `find_auto` prefers for ranges of so many words.
-    pub fn best(&self, words: u64) -> Way {
+    /// Returns the way that `find_auto` prefers for ranges of so many words; `None` while it still
+    /// tries them.
+    pub fn best(&self, words: u64) -> Option<Way> {
         self.forms.auto.best(words)
     }
 
-    fn by_calls(
-        &self,
-        code: &Registered,
-        parts: &[(usize, u64, u64)],
-        bound: u32,
-        found: &mut Found,
-    ) -> Result<()> {
-        // Long enough for a segment of any size.
-        let limits = Limits {
-            run: Duration::from_secs(60),
-            time: Duration::from_secs(60),
-            ..Limits::default()
-        };
-        let start = |(shard, index, words): &(usize, u64, u64)| {
-            let mut payload = self.shards.payload(self.shards.words(), 24);
-            for word in [u64::from(bound), *index, *words] {
-                payload.extend_from_slice(&word.to_le_bytes());
+    /// Scans the parts of all units, each by [`CALLS`] calls at a time. What is left of them is
+    /// empty then.
+    fn by_calls(&self, code: &Registered, parts: &mut [Part], bound: u32) -> Result<Found> {
+        let mut under_way = VecDeque::new();
+        for _ in 0..CALLS {
+            for (at, part) in parts.iter_mut().enumerate() {
+                under_way.extend(self.start(code, part, bound)?.map(|call| (at, call)));
             }
-            start_at(&self.shards, *shard, code, &payload, limits)
-        };
-        let calls = parts.iter().map(start).collect::<Result<Vec<_>>>()?;
-        for call in calls {
+        }
+        let mut found = Found::default();
+        while let Some((at, call)) = under_way.pop_front() {
             let reply = call.wait()?;
+            let next = self.start(code, &mut parts[at], bound)?;
+            under_way.extend(next.map(|call| (at, call)));
             let mut words = words_of(&reply);
             let (Some(sum), Some(count)) = (words.next(), words.next()) else {
                 return Err(no_reply(&reply));
             };
-            *found += Found { sum, count };
+            found += Found { sum, count };
         }
-        Ok(())
+        Ok(found)
     }
+
+    /// Calls a unit for the first words of its part, and removes them from it; returns `None` if
+    /// there are none.
+    fn start(&self, code: &Registered, part: &mut Part, bound: u32) -> Result<Option<Call>> {
+        let begin = part.indices.start;
+        let words = (part.indices.end - begin).min(SCAN);
+        if words == 0 {
+            return Ok(None);
+        }
+        part.indices.start += words;
+        let mut payload = self.shards.payload(self.shards.words(), 24);
+        for word in [u64::from(bound), begin, words] {
+            payload.extend_from_slice(&word.to_le_bytes());
+        }
+        let limits = self_bounded_limits();
+        start_at(&self.shards, part.shard, code, &payload, limits).map(Some)
+    }
+}
+
+/// The words of one unit that are still to be scanned.
+struct Part {
+    shard: usize,
+    indices: Range<u64>,
 }
 
 /// Reads all bytes, with several gets under way.

@@ -256,7 +256,8 @@ impl Shards {
     /// Returns whether a get from a shard is a load.
     #[inline]
     pub(super) fn is_near(&self, shard: usize) -> bool {
-        is_near(&self.0.remotes[shard])
+        let remote = &self.0.remotes[shard];
+        remote.mapped().is_some() || remote.readable().is_some()
     }
 
     /// Returns how many words fit behind `bytes` in a payload to a shard, or in its reply.
@@ -364,7 +365,7 @@ impl Forms {
                 if matches!(failure.cause, Cause::Refused | Cause::NoCode) =>
             {
                 self.auto.fails(size, tried);
-                run(self.auto.best(size))
+                run(self.auto.other(size, tried))
             }
             done => done,
         }
@@ -381,9 +382,9 @@ impl Forms {
     }
 }
 
-/// Returns the limits of kernels that bound their work by themselves, to some milliseconds: the
-/// time in which a busy machine does not let them run does not end them.
-pub(super) fn patient() -> Limits {
+/// Limits for kernels that bound their own work to some milliseconds. 1 s, because the clock also
+/// counts time in which other processes have the processor.
+pub(super) fn self_bounded_limits() -> Limits {
     Limits {
         run: Duration::from_secs(1),
         ..Limits::default()
@@ -415,7 +416,7 @@ impl Seen {
     /// Their length in the payload.
     pub(super) const BYTES: usize = 16;
 
-    /// Reads the head of a payload of `LEN` bytes or more; returns it, and the words behind it.
+    /// Reads the head of a payload and the `WORDS` words behind it; returns both.
     pub(super) fn decode<const WORDS: usize>(payload: &[u8]) -> Result<(Seen, [u64; WORDS]), Trap> {
         let wrong = || failed(1, "a payload of another operation");
         let mut all = words_of(payload);
@@ -472,10 +473,6 @@ pub(super) fn failed(code: i32, text: &str) -> Trap {
 #[cold]
 pub(super) fn damaged() -> Trap {
     failed(3, "a damaged structure")
-}
-
-fn is_near(remote: &Remote) -> bool {
-    remote.mapped().is_some() || remote.readable().is_some()
 }
 
 /// Returns the words of these bytes; what is left at the end is ignored.

@@ -1,6 +1,6 @@
 //! B-trees whose nodes are spread over units.
 
-use super::shards::{END, Forms, Seen, bytes_of, damaged, no_reply, patient, words_of};
+use super::shards::{END, Forms, Seen, bytes_of, damaged, no_reply, self_bounded_limits, words_of};
 use super::{Shards, Way};
 use crate::mobile::{Mobile, Registered};
 use crate::{Context, Error, Function, Result, Trap};
@@ -155,8 +155,8 @@ impl Tree {
         self.forms.run(1, |way| self.lower_bound(way, key))
     }
 
-    /// Returns the way that `get_auto` prefers.
-    pub fn best(&self) -> Way {
+    /// Returns the way that `get_auto` prefers; `None` while it still tries them.
+    pub fn best(&self) -> Option<Way> {
         self.forms.auto.best(1)
     }
 
@@ -195,7 +195,7 @@ impl Tree {
             payload.extend_from_slice(&word.to_le_bytes());
         }
         let mobile = self.shards.mobile();
-        let call = mobile.call_entry(unit, code, 0, &payload, patient())?;
+        let call = mobile.call_entry(unit, code, 0, &payload, self_bounded_limits())?;
         let reply = call.wait()?;
         let mut words = words_of(&reply);
         match (reply.len(), words.next(), words.next()) {
@@ -228,7 +228,7 @@ impl Head {
     }
 }
 
-/// What a node has told.
+/// What the search of one node has found.
 enum Step {
     Ended(Option<(u64, u64)>),
     Node(u64),
