@@ -511,3 +511,29 @@ impl Mobile {
         Ok(fabric.wait_stepping(what, &[to.peer], again, || false)??)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_fabric::{Config, Identity};
+
+    /// A function can ask for its unit, as this does not wait for kernels; it cannot call.
+    #[test]
+    fn the_number_of_a_unit_is_known_while_a_kernel_runs() {
+        let fabric = Fabric::alone(Identity::by_hand("number"), Config::default()).unwrap();
+        let mobile = Mobile::new(&fabric).unwrap();
+        let asks = mobile.clone();
+        let asks = Function::new(move |context, _| {
+            context.reply(&[asks.unit() as u8, asks.units() as u8])
+        });
+        mobile.define("asks", asks);
+        let code = Capsule::of_function("asks", ["unit"]).unwrap();
+        let code = mobile.register(code).unwrap();
+        assert_eq!(
+            mobile.call(0, &code, "unit", &[]).unwrap().wait(),
+            Ok(vec![0, 1])
+        );
+        // The function has a clone of the `Mobile` that has it.
+        mobile.define("asks", Function::default());
+    }
+}

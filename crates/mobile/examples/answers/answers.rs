@@ -4,7 +4,8 @@ use samite_engines::bitcode::Bitcode;
 use samite_engines::elf::Elf;
 use samite_engines::wasm::Wasm;
 use samite_engines::{
-    Code, Context, Effect, Engine, Grant, Grants, Instance, Kind, Limits, Refused, Rights, Trap,
+    Code, Context, Effect, Engine, Function, Grant, Grants, Instance, Kind, Limits, Refused,
+    Rights, Trap,
 };
 use samite_mem::Arena;
 use samite_mobile::{Capsule, Processor};
@@ -14,6 +15,10 @@ use std::time::Duration;
 const LONG: u64 = 2 << 20;
 /// Bytes of segment 5, which is not.
 const SHORT: u64 = 4000;
+/// Those segments.
+const WRITTEN: u32 = 3;
+const READ: u32 = 4;
+const BRIEF: u32 = 5;
 /// Bytes of the payloads.
 const PAYLOADS: [usize; 3] = [16, 1008, 65536];
 
@@ -31,10 +36,14 @@ impl std::fmt::Display for Answer {
     }
 }
 
+/// The entries that are functions of this program, too: those that use no mapped memory.
+pub(crate) const FUNCTIONS: [&str; 6] =
+    ["about", "words", "copies", "effects", "fails", "forbidden"];
+
 /// Returns the answers of all engines that have a part for this processor; for one that is not
-/// there, a single answer that says why.
+/// there, a single answer that says why. Those of functions do not depend on the capsule.
 pub(crate) fn answers(capsule: &Capsule) -> Vec<Answer> {
-    let mut all = Vec::new();
+    let mut all = of_code(Kind::Function, &functions(), &FUNCTIONS.map(str::to_owned));
     for kind in [Kind::Wasm, Kind::Bitcode, Kind::Elf] {
         let mut parts = capsule.parts().iter().filter(|part| part.kind == kind);
         let here = [Processor::Any, Processor::HERE];
@@ -63,6 +72,69 @@ fn engine(kind: Kind) -> Result<Box<dyn Engine>, Refused> {
     })
 }
 
+/// What the kernels of these names do, by the context.
+fn functions() -> Function {
+    let word = |payload: &[u8], at: usize| {
+        let (words, _) = payload.as_chunks::<8>();
+        u64::from_le_bytes(words[at])
+    };
+    Function::new(move |context, payload| {
+        let found = [
+            context.me().into(),
+            context.units().into(),
+            context.origin().into(),
+            context.limits().hops.into(),
+            context.len(WRITTEN)?,
+            context.len(BRIEF)?,
+            1, // C asks whether segment 4 has an address.
+            u64::from(payload[0]) + payload.len() as u64,
+        ];
+        context.reply(found.map(u64::to_le_bytes).as_flattened())
+    })
+    .and(move |context, payload| {
+        let (one, two) = (word(payload, 0), word(payload, 1));
+        let mut found = [0; 6];
+        found[0] = context.load(READ, 8 * (payload.len() as u64 % 1000))?;
+        context.store(WRITTEN, 64, one)?;
+        found[1] = context.fetch_add(WRITTEN, 64, two)?;
+        found[2] = context.compare_exchange(WRITTEN, 64, one, 1)?;
+        found[3] = context.compare_exchange(WRITTEN, 64, one.wrapping_add(two), 1)?;
+        found[4] = context.load(WRITTEN, 64)?;
+        context.store(BRIEF, 8, found[0])?;
+        found[5] = context.fetch_add(BRIEF, 8, 3)?;
+        context.reply(found.map(u64::to_le_bytes).as_flattened())
+    })
+    .and(|context, payload| {
+        let mut payload = payload.to_vec();
+        context.read(READ, 12345, &mut payload[1..])?;
+        let key = [3, 141, 59, 26, 53, 58, 97, 93].into_iter().cycle();
+        payload
+            .iter_mut()
+            .zip(key)
+            .for_each(|(byte, key)| *byte ^= key);
+        context.write(WRITTEN, 777, &payload)?;
+        context.write(BRIEF, 1, &payload[..15])?;
+        context.write(WRITTEN, 1, &[])?;
+        context.reply(&payload)
+    })
+    .and(|context, payload| {
+        for unit in 0..context.units() {
+            context.spawn(unit, unit + 1, &payload[unit as usize..][..9])?;
+        }
+        let code = context.define(&payload[..5])?;
+        context.inject(1, code, 0, &payload[..2])?;
+        context.forward((context.me() + 1) % context.units(), 4, payload)
+    })
+    .and(|_, payload| {
+        let (code, text) = (-(payload.len() as i32), "on purpose".into());
+        Err(Trap::Failed { code, text })
+    })
+    .and(|context, payload| {
+        context.store(READ, payload.len() as u64 % 8 * 8, 1)?;
+        context.store(WRITTEN, 0, 1)
+    })
+}
+
 fn of_code(kind: Kind, code: &dyn Code, entries: &[String]) -> Vec<Answer> {
     let mut all = Vec::new();
     for (number, entry) in entries.iter().enumerate() {
@@ -87,13 +159,13 @@ fn call(code: &dyn Code, entry: u8, bytes: usize) -> String {
     };
     let (written, read, short) = (segment(0, LONG), segment(1, LONG), segment(2, SHORT));
     let grants = [
-        (3, &written, Rights::Write),
-        (4, &read, Rights::Read),
-        (5, &short, Rights::Write),
+        (WRITTEN, &written, Rights::Write),
+        (READ, &read, Rights::Read),
+        (BRIEF, &short, Rights::Write),
     ];
     let grants = grants.into_iter().fold(Grants::default(), |all, grant| {
         let (number, bytes, rights) = (grant.0, grant.1.clone(), grant.2);
-        all.with(number, Some(Grant { bytes, rights }))
+        all.with(number as usize, Some(Grant { bytes, rights }))
     });
     let mut context = Context::new(2, 5, grants.clone());
     let limits = Limits {

@@ -4,7 +4,7 @@
 mod answers;
 
 use crate::native::{can_compile, compiled};
-use answers::{Answer, answers};
+use answers::{Answer, FUNCTIONS, answers};
 use samite_mobile::{Capsule, Kind, Processor, clang};
 use samite_testkit::{Failed, Outcome, check, full_name, require, same};
 use std::path::Path;
@@ -98,10 +98,18 @@ fn compared(program: &Path) -> Outcome {
         };
         check!(answer.did.starts_with(ends), "{answer}");
     }
+    let is_function = |answer: &&&Answer| {
+        let (entry, _) = answer.call.split_once('(').unwrap_or_default();
+        FUNCTIONS.contains(&entry)
+    };
+    let functions: Vec<&Answer> = wanted.iter().filter(is_function).copied().collect();
+    same!(functions.len(), 3 * FUNCTIONS.len());
+    compare(&functions, Kind::Function, &here, false)?;
     compare(&wanted, Kind::Bitcode, &here, false)?;
     compare(&wanted, Kind::Elf, &here, false)?;
 
     let there = emulated(program, &file)?;
+    compare(&functions, Kind::Function, &there, false)?;
     compare(&wanted, Kind::Wasm, &there, false)?;
     compare(&wanted, Kind::Elf, &there, false)?;
     compare(&wanted, Kind::Bitcode, &there, true)
