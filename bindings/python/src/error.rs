@@ -43,9 +43,27 @@ impl Coded for samite::mobile::Error {
     }
 }
 
+/// What messages name as Rust does, and what programs in Python write.
+const WORDS: [(&str, &str); 5] = [
+    (
+        "`Limits::run` and `time` of the call",
+        "`run` and `time` of `Mobile.call`",
+    ),
+    ("`Policy::run_max`", "`run_max` of `Mobile.set_policy`"),
+    ("`Policy::trust`", "`trust` of `Mobile.set_policy`"),
+    ("clone the `Mobile`", "use the `Mobile`"),
+    ("`Mobile::serve`", "`Mobile.serve`"),
+];
+
+/// Returns a message in the words of Python.
+fn in_python(message: String) -> String {
+    let say = |message: String, (rust, python): &(&str, &str)| message.replace(rust, python);
+    WORDS.iter().fold(message, say)
+}
+
 /// Returns the exception of an error.
 pub(crate) fn raised(py: Python<'_>, error: &impl Coded) -> PyErr {
-    let exception = Error::new_err(error.to_string());
+    let exception = Error::new_err(in_python(error.to_string()));
     let fill = |value: &Bound<'_, _>| {
         let code = error.code();
         value.setattr("code", code.number())?;

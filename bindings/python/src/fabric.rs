@@ -16,11 +16,17 @@ pub(crate) type Handle = Detached<samite::Fabric>;
 /// What a unit is in its job.
 #[pyclass(frozen, get_all, module = "samite")]
 pub(crate) struct Identity {
+    /// The name of the job.
     job: String,
+    /// The name of the program in the job.
     program: String,
+    /// The number of this unit in its program, from 0.
     rank: u32,
+    /// The number of units of the program.
     size: u32,
+    /// The number of this unit in its job, from 0.
     unit: u32,
+    /// The number of units of the job.
     units: u32,
 }
 
@@ -120,6 +126,7 @@ fn receive(
 
 #[pymethods]
 impl Fabric {
+    /// What this unit is in its job: an `Identity`.
     #[getter]
     fn identity(&self) -> PyResult<Identity> {
         let fabric = self.handle()?;
@@ -134,21 +141,25 @@ impl Fabric {
         })
     }
 
+    /// The number of this unit in its job, from 0.
     #[getter]
     fn unit(&self) -> PyResult<u32> {
         Ok(self.handle()?.identity().unit)
     }
 
+    /// The number of units of the job.
     #[getter]
     fn units(&self) -> PyResult<u32> {
         Ok(self.handle()?.identity().units)
     }
 
+    /// The name of the domain; None in a domain of one process.
     #[getter]
     fn domain(&self) -> PyResult<Option<String>> {
         Ok(self.handle()?.domain().map(str::to_owned))
     }
 
+    /// How long a wait takes at most, in seconds, unless it has a timeout of its own.
     #[getter]
     fn deadline(&self) -> PyResult<f64> {
         Ok(self.handle()?.deadline().as_secs_f64())
@@ -172,16 +183,19 @@ impl Fabric {
         })
     }
 
+    /// Takes what has arrived, and runs what others call here. Does not wait.
     fn progress(&self, py: Python<'_>) -> PyResult<usize> {
         let fabric = self.handle()?;
         Ok(py.detach(|| fabric.progress()))
     }
 
+    /// Allocates zeroed shared memory: a `Segment`. Local.
     fn allocate(&self, py: Python<'_>, bytes: u64) -> PyResult<Segment> {
         let fabric = self.handle()?;
         Ok(Segment::new(wait(py, &fabric, || fabric.allocate(bytes))?))
     }
 
+    /// Prepares access to a segment of any process, by its key: a `Remote`. Local on one node.
     fn attach(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Remote> {
         let fabric = self.handle()?;
         let key = bytes(key)?;
@@ -249,6 +263,8 @@ impl Fabric {
         Ok((unit, PyBytes::new(py, &message)))
     }
 
+    /// Gives the handle back. The process leaves when its last `Segment`, `Remote`, `Mobile` and
+    /// `Future` is gone, too.
     fn close(&self) {
         let fabric = self.fabric.lock().map(|mut fabric| fabric.take());
         drop(fabric);

@@ -199,17 +199,21 @@ impl Mobile {
         Ok(py.detach(|| mobile.units()))
     }
 
+    /// Registers a capsule, so that this unit can call it and give it to others: a `Code`.
     fn register(&self, py: Python<'_>, capsule: &Capsule) -> PyResult<Code> {
         let mobile = self.here()?;
         let registered = py.detach(|| mobile.register(capsule.0.clone()));
         registered.map(Code).map_err(|error| raised(py, &error))
     }
 
+    /// Forgets code that this unit has registered; returns whether it could.
     fn evict(&self, py: Python<'_>, code: &Code) -> PyResult<bool> {
         let mobile = self.here()?;
         Ok(py.detach(|| mobile.evict(code.0.hash())))
     }
 
+    /// Lets kernels use a segment of this unit under a number from 0 to 15; `rights` are "read" or
+    /// "write".
     fn grant(&self, py: Python<'_>, grant: u32, segment: &Segment, rights: &str) -> PyResult<()> {
         let grant = number(grant)?;
         let rights = match rights {
@@ -227,6 +231,7 @@ impl Mobile {
         Ok(())
     }
 
+    /// Revokes a grant, when no kernel runs any more.
     fn revoke(&self, py: Python<'_>, grant: u32) -> PyResult<()> {
         let grant = number(grant)?;
         let mobile = self.here()?;
@@ -320,6 +325,7 @@ impl Mobile {
         Ok(Call::new(self, started, "prefetch".to_owned(), first))
     }
 
+    /// Runs what others call, for so many seconds, or until Ctrl-C.
     #[pyo3(signature = (timeout=None))]
     fn serve(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let timeout = timeout.map(seconds).transpose()?;
@@ -341,6 +347,7 @@ impl Mobile {
         raised_meanwhile()
     }
 
+    /// Returns what this unit has done for moved code since it began, by name.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let mobile = self.here()?;
         let counters = py.detach(|| mobile.counters());

@@ -135,6 +135,8 @@ impl Segment {
         array(py, &bytes, dtype, shape, offset)
     }
 
+    /// Frees the segment. Its memory is reused when nobody is attached to it, and no array over it
+    /// is left.
     fn free(&self) {
         let segment = self.segment.lock().map(|mut segment| segment.take());
         drop(segment);
@@ -190,6 +192,7 @@ impl Remote {
         self.remote.mapped().is_some()
     }
 
+    /// Returns the memory as an array, as `Segment.array` does, if it is on this node.
     #[pyo3(signature = (dtype=None, shape=None, *, offset=0))]
     fn array<'py>(
         &self,
@@ -207,23 +210,27 @@ impl Remote {
         }
     }
 
+    /// Copies bytes out of it.
     fn get<'py>(&self, py: Python<'py>, offset: u64, bytes: u64) -> PyResult<Bound<'py, PyBytes>> {
         let remote = &*self.remote;
         let copied = wait(py, &self.fabric, || remote.get_nb(offset, bytes)?.wait())?;
         Ok(PyBytes::new(py, &copied))
     }
 
+    /// Copies bytes, an array or another buffer into it. Returns when they have arrived.
     fn put(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let remote = &*self.remote;
         let data = argument::bytes(data)?;
         wait(py, &self.fabric, || remote.put(offset, &data))
     }
 
+    /// Adds to an aligned word of 8 bytes, atomically; returns what was there.
     fn fetch_add(&self, py: Python<'_>, offset: u64, value: u64) -> PyResult<u64> {
         let remote = &*self.remote;
         wait(py, &self.fabric, || remote.fetch_add(offset, value))
     }
 
+    /// Replaces a word if it is `expected`, atomically; returns what was there.
     fn compare_exchange(
         &self,
         py: Python<'_>,

@@ -14,6 +14,23 @@ import numpy as np
 import samite
 
 
+class Names(unittest.TestCase):
+    def test_all_public_names_are_documented(self):
+        named = {f"samite.{name}": getattr(samite, name) for name in samite.__all__}
+        named |= {f"kernel.{name}": getattr(samite.kernel, name) for name in samite.kernel.__all__}
+        for name, of in list(named.items()):
+            if isinstance(of, type):
+                members = {at: getattr(of, at) for at in dir(of) if not at.startswith("_")}
+                named |= {f"{name}.{at}": member for at, member in members.items()}
+        usual = set(dir(Exception))
+        # What an error has is described with its class.
+        fields = {"code", "name", "cause", "path"}
+        checked = [name for name in named if name.split(".")[-1] not in usual | fields]
+        self.assertGreater(len(checked), 60)
+        bare = [name for name in checked if not (named[name].__doc__ or "").strip()]
+        self.assertEqual(bare, [])
+
+
 class Memory(unittest.TestCase):
     def setUp(self):
         self.fabric = samite.alone("memory")

@@ -1,5 +1,6 @@
 """Jobs of several units, started by `samite run`."""
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -8,6 +9,28 @@ import tempfile
 import unittest
 
 JOBS = pathlib.Path(__file__).parent / "jobs"
+
+#: A process that offers memory, until it is told that another one has used it.
+OWNER = """
+import sys
+import numpy, samite
+with samite.join(sys.argv[1]) as fabric:
+    segment = fabric.allocate(4096)
+    segment.array(numpy.int64)[:3] = (5, 6, 7)
+    print(fabric.domain, segment.key.hex(), flush=True)
+    sys.stdin.readline()
+    print(segment.array(numpy.int64)[:3].tolist(), flush=True)
+"""
+#: A process that uses it.
+USER = """
+import sys
+import numpy, samite
+with samite.join(sys.argv[1]) as fabric:
+    remote = fabric.attach(bytes.fromhex(sys.argv[2]))
+    assert remote.is_mapped and remote.array(numpy.int64)[1] == 6
+    assert remote.fetch_add(0, 10) == 5
+    print(numpy.frombuffer(remote.get(0, 24), numpy.int64).tolist(), flush=True)
+"""
 
 
 class Jobs(unittest.TestCase):
@@ -46,6 +69,33 @@ class Jobs(unittest.TestCase):
         said = sorted(line.split("] ", 1)[1] for line in ended.stdout.splitlines())
         expected = ["barrier 1 fabric.PeerLost"] * 2 + ["call 1 None"] * 2
         self.assertEqual(said, expected, ended.stderr)
+
+    def test_processes_join_a_running_domain(self):
+        domain = f"python-joins-{os.getpid()}"
+
+        def start(*line):
+            started = subprocess.Popen(
+                line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                text=True,
+            )
+            self.addCleanup(started.communicate)
+            self.addCleanup(started.kill)
+            return started
+
+        agent = start(shutil.which("samite"), "agent", "--domain", domain)
+        while "ready" not in (line := agent.stdout.readline()):
+            self.assertTrue(line, "the agent has ended")
+        owner = start(sys.executable, "-c", OWNER, domain)
+        joined, key = owner.stdout.readline().split()
+        self.assertEqual(joined, domain)
+        said, errors = start(sys.executable, "-c", USER, domain, key).communicate()
+        self.assertEqual(said, "[15, 6, 7]\n", errors)
+        said, errors = owner.communicate("used\n")
+        self.assertEqual(said, "[15, 6, 7]\n", errors)
+        self.assertEqual(owner.returncode, 0, errors)
+        said, errors = start(sys.executable, "-c", OWNER, domain + "-other").communicate()
+        self.assertIn("samite.Error", errors)
+        self.assertIn("samite agent", errors)
 
 
 if __name__ == "__main__":

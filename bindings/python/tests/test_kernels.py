@@ -103,6 +103,28 @@ class Kernels(unittest.TestCase):
         with self.assertRaises(ValueError):
             self.run_here(width, b"123")
 
+    def test_what_is_no_number_is_no_payload(self):
+        plain = samite.mobile(lambda values: values[0])
+        typed = samite.mobile(np.float64)(lambda values: values[0])
+        for kernel_of in (plain, typed):
+            for wrong in ("7", ["7"], {"a": 1}, [None], object(), np.array(["2026"], "M8[Y]")):
+                with self.assertRaisesRegex(TypeError, "a payload is an array", msg=wrong):
+                    self.mobile.call(0, kernel_of, wrong)
+        with self.assertRaisesRegex(TypeError, "no type of NumPy"):
+            self.mobile.call(0, plain, [2**70])
+
+    def test_types_of_python_are_types_of_elements(self):
+        self.large.array(np.float64)[:3] = (1.5, 2.5, 3.5)
+
+        @samite.mobile
+        def read():
+            whole = kernel.buffer(2, int)
+            whole[0] = 1 << 40
+            flags = kernel.buffer(1, bool)
+            return kernel.segment(0, float)[:3].sum(), whole[0], flags[0]
+
+        self.assertEqual(self.run_here(read), (7.5, 1 << 40, False))
+
     def test_results(self):
         @samite.mobile
         def of_several_types(values):
@@ -448,6 +470,7 @@ class Kernels(unittest.TestCase):
         with self.assertRaises(samite.Error) as caught:
             samite.Mobile(self.fabric)
         self.assertEqual(caught.exception.code, 601)
+        self.assertIn("use the `Mobile` that it has", str(caught.exception))
 
     def test_code_that_was_evicted_is_registered_again(self):
         @samite.mobile
@@ -459,6 +482,16 @@ class Kernels(unittest.TestCase):
         self.assertTrue(self.mobile.evict(code))
         self.assertFalse(self.mobile.evict(code))
         self.assertEqual(self.run_here(first, [4]), 4)
+        # The kernel with its forms, or one of them.
+        self.assertEqual(self.run_here(first, [4.5]), 4.5)
+        compiled = self.mobile.counters()["compiled"]
+        self.assertTrue(self.mobile.evict(first.compile(np.int64)))
+        self.assertEqual(self.run_here(first, [5]), 5)
+        self.assertEqual(self.mobile.counters()["compiled"], compiled + 1)
+        self.assertTrue(self.mobile.evict(first))
+        self.assertFalse(self.mobile.evict(first))
+        self.assertEqual((self.run_here(first, [6]), self.run_here(first, [6.5])), (6, 6.5))
+        self.assertEqual(self.mobile.counters()["compiled"], compiled + 3)
 
     def test_several_threads_wait_for_a_call(self):
         @samite.mobile

@@ -47,12 +47,14 @@ pub enum Error {
         looked: String,
     },
     /// A program of the job exists, but cannot be executed.
-    #[error("{program}: {} is not executable: run `chmod +x` on it; nothing was started", path.display())]
+    #[error("{program}: {} is not executable: {remedy}; nothing was started", path.display())]
     NotExecutable {
         /// The program's name in the job.
         program: String,
         /// The file.
         path: PathBuf,
+        /// What to do.
+        remedy: String,
     },
     /// The plan has no unit to start.
     #[error("the job {job} has no unit to start; give at least one program with one unit")]

@@ -298,9 +298,10 @@ pub fn find_program(
     folder: &Path,
 ) -> Result<PathBuf, Error> {
     let command = command.as_ref();
+    let name = command.to_string_lossy();
     let missing = |looked: String| Error::NoSuchProgram {
         program: program.to_owned(),
-        command: command.to_string_lossy().into_owned(),
+        command: name.clone().into_owned(),
         looked,
     };
     if command.as_encoded_bytes().contains(&b'/') {
@@ -318,6 +319,10 @@ pub fn find_program(
         if !is_executable(&path) {
             return Err(Error::NotExecutable {
                 program: program.to_owned(),
+                remedy: match interpreter(&path) {
+                    Some(by) => format!("write `{by} {name}`"),
+                    None => "run `chmod +x` on it".to_owned(),
+                },
                 path,
             });
         }
@@ -327,7 +332,21 @@ pub fn find_program(
     std::env::split_paths(&path)
         .map(|folder| folder.join(command))
         .find(|candidate| is_executable(candidate))
-        .ok_or_else(|| missing("looked in PATH".to_owned()))
+        .ok_or_else(|| {
+            let is_here = folder.join(command).is_file();
+            missing(match (is_here, interpreter(Path::new(command))) {
+                (true, Some(by)) => format!("looked in PATH; did you mean `{by} {name}`?"),
+                (true, None) => format!("looked in PATH; did you mean `./{name}`?"),
+                (false, _) => "looked in PATH".to_owned(),
+            })
+        })
+}
+
+/// Returns the program that runs such a file, as its name says.
+fn interpreter(path: &Path) -> Option<&'static str> {
+    path.extension()
+        .filter(|end| *end == "py")
+        .map(|_| "python")
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -361,6 +380,24 @@ mod tests {
             find_program("a", "/etc/passwd", here),
             Err(Error::NotExecutable { .. })
         ));
+    }
+
+    /// A program in Python is an argument of the interpreter.
+    #[test]
+    fn a_file_that_is_no_program_is_run_by_another_one() {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        for name in ["solve.py", "solve"] {
+            std::fs::write(folder.path().join(name), "print(1)").expect("it can be written");
+        }
+        for (command, remedy) in [
+            ("solve.py", "did you mean `python solve.py`?"),
+            ("./solve.py", "write `python ./solve.py`"),
+            ("solve", "did you mean `./solve`?"),
+            ("./solve", "run `chmod +x` on it"),
+        ] {
+            let error = find_program("a", command, folder.path()).expect_err("it is no program");
+            assert!(error.to_string().contains(remedy), "{error}");
+        }
     }
 
     #[test]

@@ -199,8 +199,14 @@ def array_at(context, builder, of, at, count):
     return array._getvalue()
 
 
+#: What NumPy makes of the types of Python.
+_OF_PYTHON = {float: types.float64, int: types.int64, bool: types.boolean}
+
+
 def _array_of(dtype, function):
     element = parse_dtype(dtype)
+    if element is None and isinstance(dtype, types.Function):
+        element = _OF_PYTHON.get(dtype.typing_key)
     if element is None:
         raise TypingError(f"{function} takes the type of its elements, such as numpy.float64")
     # What is not marked as aligned cannot be returned (`is_own`).

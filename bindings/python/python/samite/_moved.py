@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import numbers
 import threading
 import time
 
@@ -76,10 +77,24 @@ class Kernel:
                 raise ValueError(f"{len(data)} bytes are no whole elements of {dtype}")
             return self._form(dtype), data
         if self._dtype is None:
-            array = numpy.asarray(payload)
+            array = _of_numbers(numpy.asarray(payload), payload)
+            if array.dtype.kind == "O":
+                raise TypeError(f"{payload!r} has numbers that no type of NumPy has: pass an array")
         else:
             array = _array(payload, self._dtype)
         return self._form(self._checked(array.dtype)), array.tobytes()
+
+
+def _of_numbers(array, values):
+    """Returns an array of the numbers that it was made of; refuses what are no numbers."""
+    are_numbers = array.dtype.kind in "biufcV" or array.dtype.kind == "O" and all(
+        isinstance(value, numbers.Number) for value in array.flat
+    )
+    if not are_numbers:
+        raise TypeError(
+            f"a payload is an array, a number, a list of numbers, or bytes, not {values!r}"
+        )
+    return array
 
 
 def _array(values, dtype):
@@ -88,7 +103,7 @@ def _array(values, dtype):
     rows = [values] if isinstance(values, tuple) else values
     are_tuples = isinstance(rows, list) and all(isinstance(row, tuple) for row in rows)
     if dtype.names is None or not are_tuples:
-        return _converted(numpy.asarray(values), dtype)
+        return _converted(_of_numbers(numpy.asarray(values), values), dtype)
     for row in rows:
         if len(row) != len(dtype.names):
             raise TypeError(f"{row} has {len(row)} values: an element of {dtype} is another tuple")
@@ -196,12 +211,20 @@ class Mobile(_samite.Mobile):
             code = self._codes[capsule.hash] = self.register(capsule)
         return code
 
-    def evict(self, code):
-        """Forgets code that this unit has registered; returns whether it could. The next call
-        registers it again."""
-        is_gone = super().evict(code)
-        self._codes.pop(code.hash, None)
-        return is_gone
+    def evict(self, what):
+        """Forgets code that this unit has registered: a :class:`Code`, a :class:`Capsule`, or a
+        :class:`Kernel` with all its forms. Returns whether it was there, and could be forgotten.
+        The next call registers it again."""
+        if isinstance(what, Kernel):
+            capsules = [form.capsule for form in what._forms.values()]
+        elif isinstance(what, _samite.Capsule):
+            capsules = [what]
+        else:
+            self._codes.pop(what.hash, None)
+            return super().evict(what)
+        codes = [self._codes.pop(capsule.hash, None) for capsule in capsules]
+        gone = [super(Mobile, self).evict(code) for code in codes if code is not None]
+        return bool(gone) and all(gone)
 
     def _resolved(self, what, entry, payload):
         if isinstance(what, Kernel):
