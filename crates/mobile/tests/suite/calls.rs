@@ -1,6 +1,6 @@
 //! Calls, replies, and how code comes to where it is called.
 
-use crate::{begin, call, fails, kernel, patient, runs};
+use crate::{begin, call, fails, kernel, runs, self_bounded_limits};
 use samite_fabric::{Fabric, Mask, Match, PeerId};
 use samite_mobile::{Capsule, Cause, Function, Limits, Mobile, Policy, Rights, Trust};
 use samite_testkit::{Cluster, Failed, Outcome, Who, check, pause, point, same, units};
@@ -268,7 +268,7 @@ fn injected(fabric: &Fabric, unit: u32) -> Outcome {
         call(&mobile, 2, &code, &payload)?.wait()?;
         let forbidden = Limits {
             may_define: false,
-            ..patient()
+            ..self_bounded_limits()
         };
         let ended = mobile
             .call_within(2, &code, "run", &payload, forbidden)?

@@ -1,6 +1,6 @@
 //! Kernels that move on: a pointer chase through all units. Only unit 0 has the code.
 
-use crate::{begin, kernel, patient, runs};
+use crate::{begin, kernel, runs, self_bounded_limits};
 use samite_fabric::Fabric;
 use samite_mobile::{Capsule, Function, Rights};
 use samite_testkit::{Outcome, check, same};
@@ -79,7 +79,7 @@ fn chased(fabric: &Fabric, unit: u32, capsule: &Capsule) -> Outcome {
             let expected = (0..depth).fold(start, |at, _| next(at, units));
             let first = (start / EACH) as u32;
             let payload = [depth.to_le_bytes(), start.to_le_bytes()].concat();
-            let limits = patient();
+            let limits = self_bounded_limits();
             let reply = mobile
                 .call_entry(first, &code, 0, &payload, limits)?
                 .wait()?;

@@ -1,6 +1,6 @@
 //! Kernels that go wrong, and units that die: each call ends, and the others are not harmed.
 
-use crate::{begin, call, fails, failure, kernel, patient, runs};
+use crate::{begin, call, fails, failure, kernel, runs, self_bounded_limits};
 use samite_fabric::{Fabric, Mask, PeerId};
 use samite_mobile::{Capsule, Cause, Error, Limits, Rights};
 use samite_testkit::{Cluster, Outcome, Unit, Who, check, pause, point, same, units};
@@ -81,7 +81,7 @@ fn bad_kernels(fabric: &Fabric, unit: u32) -> Outcome {
                 hops: 20,
                 ..match cause {
                     Cause::Time => Limits::default(),
-                    _ => patient(),
+                    _ => self_bounded_limits(),
                 }
             };
             let ended = failure(mobile.call_within(1, &code, "run", &[], limits)?.wait())?;
@@ -150,7 +150,7 @@ fn path(fabric: &Fabric, unit: u32) -> Outcome {
         let code = mobile.register(Capsule::from_wat(&kernel(round))?)?;
         let limits = Limits {
             hops: 1001,
-            ..patient()
+            ..self_bounded_limits()
         };
         let ended = failure(mobile.call_within(1, &code, "run", &[], limits)?.wait())?;
         same!((ended.cause, ended.path.len()), (Cause::Forbidden, 16));

@@ -1,6 +1,6 @@
 //! The handle: what it refuses, and how calls end at their origin.
 
-use crate::{begin, call, fails, failure, kernel, patient, runs};
+use crate::{begin, call, fails, failure, kernel, runs, self_bounded_limits};
 use samite_fabric::{Fabric, Mask, Match, PeerId};
 use samite_mobile::{
     CAPSULE_MAX, Capsule, Cause, Error, Function, Limits, Mobile, PAYLOAD_MAX, Processor,
@@ -138,13 +138,13 @@ fn not_there(name: &str, mask: Mask) {
                 pause("waits");
                 let stays = Limits {
                     hops: 0,
-                    ..patient()
+                    ..self_bounded_limits()
                 };
                 let stays = mobile.call_within(1, &code, "run", &[], stays)?;
                 let moves = call(&mobile, 1, &code, &[])?;
                 let brief = Limits {
                     time: Duration::from_millis(1),
-                    ..patient()
+                    ..self_bounded_limits()
                 };
                 let brief = mobile.call_within(1, &code, "run", &[], brief)?;
                 point("called");

@@ -1,7 +1,7 @@
 //! Units that have code, and those that lack it: who is asked, when one that was asked is lost,
 //! computes, or has the code no more.
 
-use crate::{begin, call, fails, kernel, patient_policy, runs, runs_long};
+use crate::{begin, call, fails, kernel, runs, runs_long, self_bounded_policy};
 use samite_fabric::{Fabric, Mask, Match};
 use samite_mobile::{Call, Capsule, Cause, Function, Policy, Rights, SigningKey, Trust};
 use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
@@ -291,7 +291,7 @@ fn signed_later(fabric: &Fabric, unit: u32) -> Outcome {
         mobile.set_policy(Policy {
             trust: Trust::SignedWasm,
             keys: vec![*key.verifying_key().as_bytes()],
-            ..patient_policy()
+            ..self_bounded_policy()
         });
     }
     let plain = numbered(5)?;
@@ -360,7 +360,7 @@ fn policy_changes(fabric: &Fabric, unit: u32) -> Outcome {
         mobile.serve(fabric.deadline(), compiles)?;
         mobile.set_policy(Policy {
             trust: Trust::Nothing,
-            ..patient_policy()
+            ..self_bounded_policy()
         });
     }
     fabric.barrier(&members)?;

@@ -1,6 +1,6 @@
 //! What a call may use: it only shrinks, and nobody else pays for it.
 
-use crate::{begin, fails, failure, kernel, patient, runs};
+use crate::{begin, fails, failure, kernel, runs, self_bounded_limits};
 use samite_fabric::Fabric;
 use samite_mobile::{Capsule, Cause, FAILURES_KEPT, Function, Limits, Mobile, Policy, Rights};
 use samite_testkit::{Outcome, check, same};
@@ -57,7 +57,10 @@ fn tree(fabric: &Fabric, unit: u32) -> Outcome {
                     (br_if 0 (i32.lt_u (local.get $n) (i32.const {wide}))))))"
             );
             let code = mobile.register(Capsule::from_wat(&kernel(&body))?)?;
-            let limits = Limits { hops, ..patient() };
+            let limits = Limits {
+                hops,
+                ..self_bounded_limits()
+            };
             mobile.call_within(1, &code, "run", &[], limits)?.wait()?;
             let expected = model(u64::from(hops), wide);
             check!(expected <= u64::from(hops) + 1);
@@ -81,7 +84,7 @@ fn tree(fabric: &Fabric, unit: u32) -> Outcome {
         let bomb = mobile.register(Capsule::from_wat(&kernel(bomb))?)?;
         let limits = Limits {
             hops: 1000,
-            ..patient()
+            ..self_bounded_limits()
         };
         same!(mobile.take_failures(), []);
         let before = mobile.counters().unwaited_failures;
@@ -109,7 +112,7 @@ fn tree(fabric: &Fabric, unit: u32) -> Outcome {
         let code = mobile.register(Capsule::from_wat(&kernel(two))?)?;
         let limits = Limits {
             hops: 1,
-            ..patient()
+            ..self_bounded_limits()
         };
         fails(
             mobile.call_within(1, &code, "run", &[], limits)?.wait(),
@@ -142,7 +145,11 @@ fn timeouts(fabric: &Fabric, unit: u32) -> Outcome {
                 .map(|call| Ok(failure(call.wait())?.cause));
             causes.collect()
         };
-        let good = || mobile.call_within(1, &code, "run", &[], patient())?.wait();
+        let good = || {
+            mobile
+                .call_within(1, &code, "run", &[], self_bounded_limits())?
+                .wait()
+        };
         let millisecond = Duration::from_millis(1);
         for short in [
             Limits {
@@ -175,7 +182,7 @@ fn timeouts(fabric: &Fabric, unit: u32) -> Outcome {
     if unit == 2 {
         // Calls of other units go on.
         let code = mobile.register(Capsule::from_wat(&kernel(LOOPS))?)?;
-        let good = mobile.call_within(1, &code, "run", &[], patient())?;
+        let good = mobile.call_within(1, &code, "run", &[], self_bounded_limits())?;
         same!(good.wait()?, [0_u8; 0]);
     }
     fabric.barrier(&members)?;
@@ -205,14 +212,14 @@ fn many_definitions(fabric: &Fabric, unit: u32) -> Outcome {
         let one = mobile.register(define(1)?)?;
         same!(
             mobile
-                .call_within(1, &one, "run", &module, patient())?
+                .call_within(1, &one, "run", &module, self_bounded_limits())?
                 .wait()?,
             [0_u8; 0]
         );
         let many = mobile.register(define(32)?)?;
         let millisecond = Limits {
             run: Duration::from_millis(1),
-            ..patient()
+            ..self_bounded_limits()
         };
         let call = mobile.call_within(1, &many, "run", &module, millisecond)?;
         fails(call.wait(), Cause::Time)?;
@@ -254,32 +261,32 @@ fn shrinking(fabric: &Fabric, unit: u32) -> Outcome {
             (call $reply (local.get $at) (i32.const 8))";
         let nine = Limits {
             hops: 9,
-            ..patient()
+            ..self_bounded_limits()
         };
         same!(run(hops, nine)??, 7_u64.to_le_bytes());
         let one = Limits {
             hops: 1,
-            ..patient()
+            ..self_bounded_limits()
         };
         fails(run(hops, one)?, Cause::Forbidden)?;
         let add = "(drop (call $add64 (i32.const 1) (i64.const 0) (i64.const 1)))";
-        same!(run(add, patient())??, [0_u8; 0]);
+        same!(run(add, self_bounded_limits())??, [0_u8; 0]);
         let narrow = Limits {
             grants: !2,
-            ..patient()
+            ..self_bounded_limits()
         };
         let text = fails(run(add, narrow)?, Cause::Grant)?;
         check!(text.contains("unit.3"), "{text}");
         let spawn = "(call $spawn (i32.const 0) (i32.const 0) (local.get $at) (i32.const 0))";
         let alone = Limits {
             may_spawn: false,
-            ..patient()
+            ..self_bounded_limits()
         };
         fails(run(spawn, alone)?, Cause::Forbidden)?;
         let define = "(drop (call $define (local.get $at) (i32.const 8)))";
         let fixed = Limits {
             may_define: false,
-            ..patient()
+            ..self_bounded_limits()
         };
         fails(run(define, fixed)?, Cause::Forbidden)?;
     }
@@ -348,7 +355,7 @@ fn run_max(fabric: &Fabric, unit: u32) -> Outcome {
         let code = mobile.register(Capsule::from_wat(&kernel(LOOPS))?)?;
         let mut causes = Vec::new();
         for _ in 0..9 {
-            let call = mobile.call_within(1, &code, "run", b"x", patient())?;
+            let call = mobile.call_within(1, &code, "run", b"x", self_bounded_limits())?;
             causes.push(failure(call.wait())?.cause);
         }
         // It counts as enough time.
@@ -384,7 +391,7 @@ fn narrowed(fabric: &Fabric, unit: u32) -> Outcome {
         let call = |payload: &[u8], grants| {
             let limits = Limits {
                 grants,
-                ..patient()
+                ..self_bounded_limits()
             };
             mobile.call_within(1, &code, "run", payload, limits)?.wait()
         };

@@ -74,7 +74,7 @@ fn kernel(body: &str) -> String {
 }
 
 /// Limits of kernels that end by themselves, however busy the machine is.
-fn patient() -> Limits {
+fn self_bounded_limits() -> Limits {
     Limits {
         run: Duration::from_secs(60),
         time: Duration::from_secs(60),
@@ -83,7 +83,7 @@ fn patient() -> Limits {
 }
 
 /// The policy that goes with them.
-fn patient_policy() -> Policy {
+fn self_bounded_policy() -> Policy {
     Policy {
         run_max: Duration::from_secs(60),
         ..Policy::default()
@@ -93,7 +93,7 @@ fn patient_policy() -> Policy {
 /// Begins to run moved code, with that policy.
 fn begin(fabric: &Fabric) -> samite_mobile::Result<Mobile> {
     let mobile = Mobile::new(fabric)?;
-    mobile.set_policy(patient_policy());
+    mobile.set_policy(self_bounded_policy());
     Ok(mobile)
 }
 
@@ -104,7 +104,7 @@ fn call(
     code: &Registered,
     payload: &[u8],
 ) -> samite_mobile::Result<Call> {
-    mobile.call_within(unit, code, "run", payload, patient())
+    mobile.call_within(unit, code, "run", payload, self_bounded_limits())
 }
 
 /// Returns what runs a body in that many units, whose numbers it gets.

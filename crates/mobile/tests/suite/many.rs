@@ -2,7 +2,7 @@
 //! prefetch.
 
 use crate::holders::large;
-use crate::{begin, call, fails, failure, kernel, patient, runs, runs_long};
+use crate::{begin, call, fails, failure, kernel, runs, runs_long, self_bounded_limits};
 use samite_fabric::{Fabric, Mask, Match, PeerId};
 use samite_mobile::{Capsule, Cause, Error, Function, Limits, Policy, Rights, Trust};
 use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
@@ -44,7 +44,7 @@ fn many_codes(fabric: &Fabric, unit: u32) -> Outcome {
             for grants in [u16::MAX, 0] {
                 let limits = samite_mobile::Limits {
                     grants,
-                    ..patient()
+                    ..self_bounded_limits()
                 };
                 let reply = mobile.call_within(1, &code, "run", &[0; 8], limits)?;
                 same!(reply.wait()?, number.to_le_bytes());
@@ -87,7 +87,7 @@ fn compiles_beside(name: &str, mask: Mask) {
                 (call $reply (local.get $at) (i32.const 8))";
             let warm = mobile.register(Capsule::from_wat(&kernel(count))?)?;
             let cold = mobile.register(large(count)?)?;
-            let call = |code| mobile.call_within(1, code, "run", &[0; 8], patient());
+            let call = |code| mobile.call_within(1, code, "run", &[0; 8], self_bounded_limits());
             same!(call(&warm)?.wait()?, 0_u64.to_le_bytes());
             fabric.send(members[1], 1, b"warm")?;
             pause("waits");

@@ -1,6 +1,6 @@
 //! One source in C, moved as WebAssembly, as bitcode and as a shared object: the same answers.
 
-use crate::{begin, fails, patient, patient_policy, runs};
+use crate::{begin, fails, runs, self_bounded_limits, self_bounded_policy};
 use samite_fabric::Fabric;
 use samite_mobile::{Capsule, Cause, Policy, Processor, Rights, SigningKey, Trust, clang};
 use samite_testkit::{Outcome, require, same};
@@ -48,7 +48,7 @@ fn each_engine(fabric: &Fabric, unit: u32) -> Outcome {
     mobile.grant(0, segment.bytes(), Rights::Read);
     mobile.set_policy(Policy {
         trust: Trust::Everything,
-        ..patient_policy()
+        ..self_bounded_policy()
     });
     fabric.barrier(&members)?;
     if unit == 0 {
@@ -68,12 +68,12 @@ fn each_engine(fabric: &Fabric, unit: u32) -> Outcome {
         for capsule in capsules {
             let code = mobile.register(capsule.build()?)?;
             let reply = mobile
-                .call_within(0, &code, "sum", &7_u64.to_le_bytes(), patient())?
+                .call_within(0, &code, "sum", &7_u64.to_le_bytes(), self_bounded_limits())?
                 .wait()?;
             same!(reply, (7_u64 + 2400 + 3 * 28).to_le_bytes());
             fails(
                 mobile
-                    .call_within(1, &code, "wrong", &[], patient())?
+                    .call_within(1, &code, "wrong", &[], self_bounded_limits())?
                     .wait(),
                 Cause::Grant,
             )?;
@@ -112,7 +112,7 @@ fn signed(fabric: &Fabric, unit: u32) -> Outcome {
     mobile.set_policy(Policy {
         trust: Trust::ListedNative,
         keys: vec![*key.verifying_key().as_bytes()],
-        ..patient_policy()
+        ..self_bounded_policy()
     });
     fabric.barrier(&members)?;
     if unit == 0 {
@@ -134,7 +134,7 @@ fn signed(fabric: &Fabric, unit: u32) -> Outcome {
                 }
                 let code = mobile.register(capsule)?;
                 let payload = 7_u64.to_le_bytes();
-                let ended = mobile.call_within(1, &code, "sum", &payload, patient())?;
+                let ended = mobile.call_within(1, &code, "sum", &payload, self_bounded_limits())?;
                 match runs {
                     true => same!(ended.wait()?, (7_u64 + 9).to_le_bytes()),
                     false => _ = fails(ended.wait(), Cause::Refused)?,

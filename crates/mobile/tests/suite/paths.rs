@@ -1,6 +1,6 @@
 //! The units on the way of a call that fails, for each cause.
 
-use crate::{begin, call, failure, kernel, patient, patient_policy, runs};
+use crate::{begin, call, failure, kernel, runs, self_bounded_limits, self_bounded_policy};
 use samite_fabric::{Fabric, Mask, Match, PeerId};
 use samite_mobile::{Capsule, Cause, Failure, Limits, Policy, Processor, Rights, Trust};
 use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
@@ -28,7 +28,7 @@ fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
     if unit == 3 {
         mobile.set_policy(Policy {
             trust: Trust::SignedWasm,
-            ..patient_policy()
+            ..self_bounded_policy()
         });
     }
     fabric.barrier(&members)?;
@@ -68,7 +68,7 @@ fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
     }
     fabric.barrier(&members)?;
     if unit == 3 {
-        mobile.set_policy(patient_policy());
+        mobile.set_policy(self_bounded_policy());
     }
     fabric.barrier(&members)?;
     if unit == 0 {
@@ -106,7 +106,7 @@ fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
             let code = mobile.register(chain(end)?)?;
             let limits = match cause {
                 Cause::Time => Limits::default(),
-                _ => patient(),
+                _ => self_bounded_limits(),
             };
             let called = mobile.call_within(1, &code, "run", &[], limits)?;
             let ended = failure(called.wait())?;
@@ -117,7 +117,7 @@ fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
         let code = mobile.register(chain("")?)?;
         let limits = Limits {
             hops: 1,
-            ..patient()
+            ..self_bounded_limits()
         };
         let ended = failure(mobile.call_within(1, &code, "run", &[], limits)?.wait())?;
         same!(ended.cause, Cause::Forbidden);
@@ -156,7 +156,7 @@ fn lost(name: &str, mask: Mask) {
                 let there = call(&mobile, 3, &code, &[])?;
                 let stays = Limits {
                     hops: 0,
-                    ..patient()
+                    ..self_bounded_limits()
                 };
                 let stays = mobile.call_within(3, &code, "run", &[], stays)?;
                 let go = "(call $forward (i32.add (call $me) (i32.const 1)) (i32.const 0)

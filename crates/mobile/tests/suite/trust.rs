@@ -1,6 +1,6 @@
 //! Code that a unit does not trust, or that is no code.
 
-use crate::{begin, call, fails, kernel, patient_policy, runs};
+use crate::{begin, call, fails, kernel, runs, self_bounded_policy};
 use samite_fabric::{Config, Fabric, Identity};
 use samite_mobile::{Capsule, Cause, Mobile, Policy, Processor, SigningKey, Trust};
 use samite_testkit::{Outcome, check, same};
@@ -13,7 +13,7 @@ fn trusted(fabric: &Fabric, unit: u32) -> Outcome {
         mobile.set_policy(Policy {
             trust: Trust::SignedWasm,
             keys: vec![*key.verifying_key().as_bytes()],
-            ..patient_policy()
+            ..self_bounded_policy()
         });
     }
     fabric.barrier(&members)?;
@@ -76,7 +76,7 @@ fn each_level(fabric: &Fabric, unit: u32) -> Outcome {
                 trust,
                 keys: vec![*key.verifying_key().as_bytes()],
                 hashes: vec![native[2].hash()],
-                ..patient_policy()
+                ..self_bounded_policy()
             });
         }
         fabric.barrier(&members)?;
@@ -109,7 +109,7 @@ fn next_part(fabric: &Fabric, unit: u32) -> Outcome {
     let mobile = begin(fabric)?;
     mobile.set_policy(Policy {
         trust: Trust::Everything,
-        ..patient_policy()
+        ..self_bounded_policy()
     });
     let members = fabric.job()?;
     fabric.barrier(&members)?;

@@ -1,7 +1,7 @@
 //! Chases, lists and trees: where the next word is says the one before it.
 
 use super::{SMALL, at_unit_0, content, fails, fill, is_bad_address, spread};
-use crate::{patient, runs};
+use crate::{runs, self_bounded_limits};
 use samite_fabric::Fabric;
 use samite_mobile::operation::{END, Lists, Shards, Table, Tree, Way};
 use samite_mobile::{Error, Function, Limits, Mobile, Result};
@@ -45,7 +45,10 @@ fn tables(fabric: &Fabric, _: u32) -> Outcome {
         let head = [shards.words(), units << 32 | grant << 56, depth, len - 1];
         let payload: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
         for hops in [0, 3] {
-            let limits = Limits { hops, ..patient() };
+            let limits = Limits {
+                hops,
+                ..self_bounded_limits()
+            };
             let call = (shards.mobile()).call_entry(unit, table.code(), 0, &payload, limits)?;
             let reply = call.wait()?;
             same!(reply.len(), 16);
