@@ -13,6 +13,7 @@ mod errors;
 mod examples;
 mod graph;
 mod methods;
+mod mobile;
 mod programs;
 mod run;
 mod staging;

@@ -4,9 +4,9 @@
 //! name, which starts this binary again; it then is that example.
 
 mod mistakes;
-mod programs;
+pub(crate) mod programs;
 mod readme;
-mod tutorial;
+pub(crate) mod tutorial;
 
 use programs::Programs;
 

@@ -34,6 +34,7 @@ macro_rules! examples {
 
 examples! {
     "../../../../crates/samite/examples/codons.rs" codons
+    "../../../../crates/samite/examples/double.rs" double
     "../../../../crates/samite/examples/heat.rs" heat
     "../../../../crates/samite/examples/heat_alone.rs" heat_alone
     "../../../../crates/samite/examples/heat_picture.rs" heat_picture

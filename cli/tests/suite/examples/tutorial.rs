@@ -10,8 +10,8 @@ use std::path::Path;
 /// A block of code, and the comment above it.
 pub(crate) struct Block {
     comment: String,
-    language: String,
-    text: String,
+    pub(crate) language: String,
+    pub(crate) text: String,
 }
 
 const TUTORIAL: &str = "docs/tutorial.md";

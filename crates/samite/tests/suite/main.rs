@@ -5,6 +5,7 @@ mod decoders;
 mod effort;
 mod environment;
 mod granted;
+mod guide;
 mod hostile;
 mod map;
 mod operator;
