@@ -15,6 +15,8 @@ pub(crate) struct Case {
     pub(crate) bar: Bar,
     /// Set if it is not a row of its own, but a point of the overhead model.
     pub(crate) point: Option<Point>,
+    /// The ratio that a model predicts.
+    pub(crate) model: Option<f64>,
     /// A program that Samite needs for it and may be missing, and how to install it.
     pub(crate) needs: Option<(&'static str, &'static str)>,
 }
@@ -36,6 +38,7 @@ impl Case {
             measure,
             bar: Bar::default(),
             point: None,
+            model: None,
             needs: None,
         }
     }

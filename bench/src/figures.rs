@@ -67,6 +67,9 @@ pub struct Row {
     pub limit: Option<f64>,
     /// How many times better ours is than the best peer.
     pub ratio: Option<f64>,
+    /// The ratio that a model predicts, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<f64>,
     /// Interleaved repeats behind each median, if they may differ from those of the bench: a figure
     /// that follows from a layout, or that interleaves its own runs, is measured once, and a long
     /// one a few times.
@@ -104,6 +107,7 @@ impl Row {
                 .collect(),
             limit: limit.map(rounded),
             ratio: ratio.map(rounded),
+            model: case.model.map(rounded),
             repeats,
         }
     }
@@ -146,9 +150,12 @@ impl fmt::Display for Figures {
         let head = ["case", "unit", "ours"]
             .into_iter()
             .chain(peers.iter().copied());
-        table.set_header(head.chain(["limit", "ratio", "bar", "met"]));
+        let has_model = self.rows.iter().any(|row| row.model.is_some());
+        let model = has_model.then_some("model");
+        let head = head.chain(["limit", "ratio"]).chain(model);
+        table.set_header(head.chain(["bar", "met"]));
         for row in &self.rows {
-            table.add_row(cells(row, &peers));
+            table.add_row(cells(row, &peers, has_model));
         }
         writeln!(f, "{table}")?;
         if !self.overheads.is_empty() {
@@ -172,7 +179,7 @@ impl fmt::Display for Figures {
     }
 }
 
-fn cells(row: &Row, peers: &[&str]) -> Vec<Cell> {
+fn cells(row: &Row, peers: &[&str], has_model: bool) -> Vec<Cell> {
     let number = |figure: Option<f64>| Cell::new(shown(figure)).set_alignment(CellAlignment::Right);
     let name = match row.repeats {
         Some(1) => format!("{} {FEW}", row.case),
@@ -186,6 +193,7 @@ fn cells(row: &Row, peers: &[&str]) -> Vec<Cell> {
             .map(|&peer| number(row.peers.get(peer).copied())),
     );
     cells.extend([number(row.limit), number(row.ratio)]);
+    cells.extend(has_model.then(|| number(row.model)));
     let expected = row.bar.map(|bar| expectation(bar, row.better));
     cells.push(Cell::new(expected.unwrap_or_default()));
     cells.push(match row.met {
@@ -290,6 +298,32 @@ mod tests {
         assert_eq!(row(Bar::ratio(1.0), 2.0), [Some(true), None]);
         assert_eq!(row(Bar::ratio(1.0), 0.5), [Some(false), Some(false)]);
         assert_eq!(row(Bar::at_most(1.0), 2.0), [Some(true), Some(true)]);
+    }
+
+    /// The ratio of a model stands beside the one that was measured, in tables that have such rows.
+    #[test]
+    fn a_model_is_shown_beside_the_ratio() {
+        let figures = |model| {
+            let case = Case::of(Measure::new("a", "a", Figure::us(1.0)));
+            let peers = BTreeMap::from([("gets".to_owned(), 3.0)]);
+            let row = Row::new(&Case { model, ..case }, Some(1.0), peers, None, None);
+            Figures {
+                bench: "mobile".into(),
+                host: Host::here(Vec::new()),
+                rows: vec![row],
+                overheads: Vec::new(),
+                missing: BTreeMap::new(),
+                failures: Vec::new(),
+                peer_settings: BTreeMap::new(),
+                repeats: 1,
+            }
+        };
+        let shown = figures(Some(3.87)).to_string();
+        assert!(
+            shown.contains(" ratio   model ") && shown.contains(" 3.87 "),
+            "{shown}"
+        );
+        assert!(!figures(None).to_string().contains("model"));
     }
 
     #[test]

@@ -58,7 +58,8 @@
 //! | `share KIND BYTES ITERS WARMUP` | a value of BYTES whose pages begin with the number of its version: seconds of a read, while rank 0 writes a version every millisecond for 0.2 s and the others read the latest one (`one-writer`; `cached`: a reader may keep what it has until it hears of a newer one); seconds in which both ranks write it in turn, ITERS times each (`ping-pong`), or each a value of its own (`ping-pong-each`); seconds in which each rank writes ITERS versions of a value of its own (`partitioned`; `pipelined`: it need not wait for each) |
 //! | `recovery PLACE ITERS WARMUP` | (ours only) the most seconds, among ITERS trials, from `kill -9` of the holder of a write guard until another process that waits has its guard, times ITERS; see `unit/recovery.rs` |
 //! | `mobile latency, rate, above ITERS WARMUP` | seconds of ITERS calls that add one to a word of rank 1: with a reply each, without replies, or with replies beyond those of a function |
-//! | `mobile first KIND`, `mobile compute FORM` | seconds of the first call of code (`cold`, `prefetched`, `bitcode`); of a filter and a sum over 64 MiB (`wasm`, `bitcode`) |
+//! | `mobile bytes ITERS WARMUP` | (ours only) bytes of the frames of ITERS such calls, without the heads of the transport |
+//! | `mobile first KIND`, `mobile compute FORM` | seconds of the first call of code (`cold`, `prefetched`, `bitcode`; `new-wasm` and `new-bitcode`: between two processes that rank 0 starts for it); of a filter and a sum over 64 MiB (`wasm`, `bitcode`) |
 //! | `mobile chase, chase-function DELAY DEPTH ITERS WARMUP` | seconds of ITERS chases of DEPTH dependent reads through the memory of the other ranks, over a link with a one-way delay in microseconds |
 //! | `mobile gather, list, btree, bfs DELAY SIZE ITERS WARMUP` | seconds of ITERS gathers of SIZE words, look-ups of the SIZE-th node of a list or of a key of a tree of SIZE pairs, or searches of a graph of SIZE vertices, which lie at the other ranks |
 //! | `chain DEPTH ITERS WARMUP` | the same through the memory of rank 1, without a delay |
@@ -107,7 +108,7 @@ pub use limit::run_limit;
 pub use measure::Better;
 pub use overhead::Overhead;
 pub use study::{Absent, Ran, Study};
-pub use unit::{Programs, run_holder, run_unit};
+pub use unit::{Programs, run_first, run_holder, run_unit};
 
 use case::Case;
 

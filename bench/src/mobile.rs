@@ -15,16 +15,26 @@
 //! bitcode, and, as `function`, as a shared object that clang has compiled for this very processor
 //! (`-O3 -march=native`). The first of two runs, with compilation and page faults, is not timed.
 //!
+//! `call/bytes-on-the-wire`: what the layer hands to its transport for a call, counted by the
+//! fabric: the word that names the code (8 bytes), and the head of the call (24). The transport
+//! adds a head to each frame, which does not count: 8 bytes besides the word in shared memory, 24
+//! over UCX.
+//!
+//! `first-call`: the target has run other code before. `first-call/prefetched` is beside a warm
+//! call of a function. `first-call-new-process`: caller and target are started for this one call,
+//! and have never loaded an engine.
+//!
 //! In rows over a link, each process is in two jobs, and counts as two for the rule that processes
 //! wait without spinning where they outnumber the cores.
 //!
 //! `chase/S/L/D`: D dependent reads through the memory of S servers, over a link with a one-way
 //! delay of L microseconds (`fabric.link.delay`). The model: a read takes 2 L, and code moves in
-//! (1 - 1/S) L. `stage/filter`: one word in a hundred of 64 MiB of staged data, over a link of
+//! (1 - 1/S) L; `model` is the ratio that follows from it, with the call and its reply.
+//! `stage/filter`: one word in a hundred of 64 MiB of staged data, over a link of
 //! 1 Gbit/s: `gets` reads all of it. `chase-function` is the same row beside `function`, and
 //! `chases` are [`MANY`] chases at once, the gets of a step in one request to each server.
 //! `chase/mapped/D`: without a delay, in mapped memory: `samite` chooses (`chase_auto`); MPI reads
-//! by `MPI_Get`, flushed.
+//! by `MPI_Get`, flushed. MPI has no link with a delay, so rows over a link have no figure of it.
 //!
 //! `gather`, `list`, `btree`, `bfs`, each `/S/L/N` or `/mapped/N`: N words at random places; the
 //! N-th node of a list; a value in a B-tree of N pairs; a breadth-first search of a graph of N
@@ -45,7 +55,9 @@ const DELAYS: [u64; 3] = [1, 5, 20];
 /// Chases of a row `chases`.
 pub(crate) const MANY: u64 = 16;
 const SERVERS: [u32; 3] = [2, 4, 8];
-const DEPTHS: [u64; 3] = [4, 64, 4096];
+const DEPTHS: [u64; 6] = [4, 16, 64, 256, 1024, 4096];
+/// Those in mapped memory.
+const MAPPED: [u64; 3] = [4, 64, 4096];
 /// Other operations, and their sizes.
 const OPERATIONS: [(&str, u64); 4] = [
     ("gather", 1024),
@@ -61,14 +73,18 @@ pub(crate) fn cases() -> Vec<Case> {
         call("tsi/rate", "rate", Figure::rate("M/s", 1e-6)).bar(Bar::ratio(0.95)),
         // Wasm above a function, in the same process, alternately.
         call("call/above-function", "above", Figure::ns(1.0)).bar(Bar::at_most(50.0)),
+        // What leaves for a call of code that the target has, beyond its payload.
+        call("call/bytes-on-the-wire", "bytes", Figure::lower("B", 1.0)).bar(Bar::at_most(32.0)),
         long("first-call/wasm", "first cold", "ms", 1e3).bar(Bar::at_most(1.0)),
-        long("first-call/prefetched", "first prefetched", "ms", 1e3),
+        long("first-call/prefetched", "first prefetched", "ms", 1e3).bar(Bar::ratio(0.5)),
         in_c("first-call/bitcode", "first bitcode").bar(Bar::at_most(20.0)),
+        long("first-call-new-process/wasm", "first new-wasm", "ms", 1e3),
+        in_c("first-call-new-process/bitcode", "first new-bitcode"),
         in_c("compute/wasm/64MiB", "compute wasm").bar(Bar::ratio(0.6)),
         in_c("compute/bitcode/64MiB", "compute bitcode").bar(Bar::ratio(0.98)),
     ];
     cases.extend([filter("filter", 30.0), filter("filter-function", 0.6)]);
-    for depth in DEPTHS {
+    for depth in MAPPED {
         let name = format!("chase/mapped/{depth}");
         let measure = Measure::new(name, format!("chain {depth}"), Figure::us(1.0));
         cases.push(Case::of(measure).bar(Bar::ratio(0.98)));
@@ -85,10 +101,11 @@ pub(crate) fn cases() -> Vec<Case> {
                 cases.extend(chase(servers, delay, depth));
             }
         }
-        if servers == 4 {
-            let many = DELAYS.map(|delay| over_link("chases", servers, delay, 64, 1.7));
-            cases.extend(many);
-        }
+        let many = |delay| Case {
+            model: Some(model(servers, 64)),
+            ..over_link("chases", servers, delay, 64, 1.7)
+        };
+        cases.extend(DELAYS.map(many));
         for (operation, size) in OPERATIONS.into_iter().filter(|_| servers == 4) {
             cases.extend([1, 20].map(|delay| over_link(operation, servers, delay, size, 0.95)));
         }
@@ -128,7 +145,19 @@ fn filter(name: &str, bar: f64) -> Case {
 /// A chase beside gets, and beside the function.
 fn chase(servers: u32, delay: u64, depth: u64) -> [Case; 2] {
     let of = |name: &str, bar: f64| over_link(name, servers, delay, depth, bar);
-    [of("chase", 1.7), of("chase-function", 0.95)]
+    let by_gets = Case {
+        model: Some(model(servers, depth)),
+        ..of("chase", 1.7)
+    };
+    [by_gets, of("chase-function", 0.95)]
+}
+
+/// Returns how many times longer than moved code gets take, if delays are all that takes time: a
+/// read takes two; a call and its reply take two, and each step one if it leads to another server.
+/// For deep chases this is 2 / (1 - 1/S).
+fn model(servers: u32, depth: u64) -> f64 {
+    let (servers, depth) = (f64::from(servers), depth as f64);
+    2.0 * depth / (2.0 + (1.0 - 1.0 / servers) * depth)
 }
 
 /// An operation on the data of some servers, over a link.
@@ -140,5 +169,18 @@ fn over_link(name: &str, servers: u32, delay: u64, size: u64, bar: f64) -> Case 
         ranks: servers + 1,
         placement: Placement::Apart,
         ..case
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_is_that_of_delays() {
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-3 * b, "{a} is not {b}");
+        // Eight delays against the call, its reply, and two servers' half of four steps.
+        close(model(2, 4), 8.0 / 4.0);
+        close(model(4, 1 << 20), 2.0 / (1.0 - 1.0 / 4.0));
     }
 }

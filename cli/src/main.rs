@@ -100,6 +100,12 @@ enum Command {
     /// Hold a guard of a chunk until it is killed
     #[command(hide = true)]
     BenchHolder,
+    /// Call code that has never run, or be called (started by `samite bench mobile`)
+    #[command(hide = true)]
+    BenchFirst {
+        /// The form of the code
+        form: String,
+    },
     /// Hold the memory of a domain that programs join by hand (`samite run` starts its own)
     Agent(agent::AgentArgs),
     /// Become a unit (started by `samite run`)
@@ -258,6 +264,7 @@ fn carry_out(chosen: Command, workflow: Option<Workflow>, given: &[String]) -> R
             samite_bench::run_unit(args.folder(), bench::PROGRAMS).map(|()| ExitCode::SUCCESS)
         }
         Command::BenchHolder => samite_bench::run_holder().map(|()| ExitCode::SUCCESS),
+        Command::BenchFirst { form } => samite_bench::run_first(&form).map(|()| ExitCode::SUCCESS),
         Command::BenchLimit(args) => {
             samite_bench::run_limit(args.folder()).map(|()| ExitCode::SUCCESS)
         }

@@ -2,6 +2,7 @@
 
 use super::Unit;
 use super::native::{self, Form};
+use super::newcomers;
 use super::operations::{self, Operations, Parts};
 use crate::control::Command;
 use crate::mobile::{MANY, WAY};
@@ -35,7 +36,7 @@ const BOUND: u32 = 1 << 31;
 
 /// Adds one to a word of its target, and replies with nothing.
 /// The address of the word is asked for once: an instance is used for many calls.
-const ADD: &str = r#"(module
+pub(super) const ADD: &str = r#"(module
   (import "samite" "memory" (memory 1))
   (import "samite" "base" (func $base (param i32) (result i32)))
   (global $word (mut i32) (i32.const 0))
@@ -102,14 +103,23 @@ impl Unit {
             "latency" | "rate" | "chase-function" | "filter-function" | "compute" => {
                 way != Way::Gets
             }
-            "above" | "first" => way == Way::Moved,
+            // A warm call of the function stands beside the first one after a prefetch.
+            "first" if command.word(2) == "prefetched" => way != Way::Gets,
+            "above" | "first" | "bytes" => way == Way::Moved,
             "chase" | "chases" | "filter" => way != Way::Function,
             "mapped" => true,
             _ => is_operation,
         };
-        let is_in_c = kind == "compute" || command.word(2) == "bitcode";
+        let is_in_c = kind == "compute" || command.word(2).ends_with("bitcode");
         if !has || is_in_c && !native::has_clang() {
             return Ok(None);
+        }
+        if let Some(form) = command.word(2).strip_prefix("new-") {
+            let took = match self.rank {
+                0 => newcomers::first_call(form)?,
+                _ => 0.0,
+            };
+            return Ok(Some(took));
         }
         if kind.starts_with("filter") {
             return self.filtered(way).map(Some);
@@ -261,6 +271,11 @@ impl Linked {
             "latency" => self.latency(code, command.number(2)?, command.number(3)?),
             "rate" => self.rate(code, command.number(2)?, command.number(3)?),
             "above" => self.above(command.number(2)?, command.number(3)?),
+            "bytes" => self.bytes(command.number(2)?, command.number(3)?),
+            "first" if way == Way::Function => {
+                self.calls(code, 1)?;
+                self.calls(code, 1)
+            }
             "first" => self.first(command.word(2)),
             "compute" => self.compute(match (way, command.word(2)) {
                 (Way::Function, _) => Form::Ahead,
@@ -332,6 +347,18 @@ impl Linked {
                 done += now;
             }
             Ok(above)
+        })
+    }
+
+    /// The bytes that leave for a call, without those of its payload.
+    fn bytes(&self, iters: u64, warmup: u64) -> Result<f64> {
+        let fabric = self.mobile.fabric();
+        self.adding(warmup + iters, || {
+            self.calls(&self.moved, warmup)?;
+            let before = fabric.upcall_bytes();
+            self.calls(&self.moved, iters)?;
+            // No bytes are in the payloads.
+            Ok((fabric.upcall_bytes() - before) as f64)
         })
     }
 
@@ -418,7 +445,7 @@ impl Linked {
             Ok(())
         };
         // The first chases bring the code to all servers; `chase_auto` tries all ways.
-        let least = 12;
+        let least = if is_auto { 12 } else { 2 };
         (0..warmup.max(least)).try_for_each(|_| verify(chase()?))?;
         let begin = Instant::now();
         let mut last = None;
@@ -469,7 +496,7 @@ fn right() -> [u64; 2] {
 }
 
 /// The macros of `kernels.c`, for a kernel that adds this number, and that no other process has.
-fn macros(added: u32) -> [(&'static str, u32); 4] {
+pub(super) fn macros(added: u32) -> [(&'static str, u32); 4] {
     let process = std::process::id() | 1 << 31; // Never 0: the kernel returns it as an error.
     [
         ("COUNT", COUNT as u32),

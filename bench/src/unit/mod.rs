@@ -20,6 +20,7 @@ mod mapped;
 mod message;
 mod mobile;
 mod native;
+mod newcomers;
 mod onesided;
 mod operations;
 mod recovery;
@@ -28,6 +29,7 @@ mod staging;
 mod threads;
 mod video;
 
+pub use newcomers::run_first;
 pub use recovery::run_holder;
 
 use crate::control::{Command, Control, pin};

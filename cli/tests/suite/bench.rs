@@ -40,7 +40,9 @@ cases! {
     calls_without_replies: "tsi/rate", ["function"];
     calls_above_functions: "call/above-function", [];
     a_first_call: "first-call/wasm", [];
-    a_first_call_after_a_prefetch: "first-call/prefetched", [];
+    a_first_call_after_a_prefetch: "first-call/prefetched", ["function"];
+    a_first_call_of_new_processes: "first-call-new-process/wasm", [];
+    a_first_call_of_bitcode_of_new_processes: "first-call-new-process/bitcode", [];
     a_first_call_of_bitcode: "first-call/bitcode", [];
     a_sum: "compute/wasm/64MiB", ["function"];
     a_sum_in_bitcode: "compute/bitcode/64MiB", ["function"];
@@ -58,6 +60,23 @@ cases! {
     a_chase_over_a_link: "chase/2/5us/64", ["gets"];
     chases_at_once_over_a_link: "chases/4/5us/64", ["gets"];
     a_chase_beside_a_function: "chase-function/2/5us/64", ["function"];
+}
+
+/// A call of code that the target has carries its name and a head.
+#[test]
+fn bytes_of_a_call() {
+    let row = row("mobile", "call/bytes-on-the-wire");
+    assert_eq!(
+        (&row["ours"], &row["unit"]),
+        (&Value::from(32.0), &Value::from("B"))
+    );
+}
+
+/// The ratio that delays alone would give: 128 of them, against 2 and half of 64.
+#[test]
+fn the_model_of_a_chase() {
+    let row = row("mobile", "chase/2/1us/64");
+    assert_eq!(row["model"], 3.765, "{row}");
 }
 
 /// Between two hosts, beside `ucx_perftest`.

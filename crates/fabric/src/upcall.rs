@@ -73,6 +73,12 @@ impl Fabric {
         self.0.with(max).unwrap_or(0)
     }
 
+    /// Returns how many bytes [`Fabric::post_upcall`] has sent so far: words, heads and payloads.
+    /// The transport adds a head of its own to each frame, which does not count.
+    pub fn upcall_bytes(&self) -> u64 {
+        self.0.with(|core| core.engine.upcall_bytes).unwrap_or(0)
+    }
+
     /// Sends a frame to one incarnation of a peer: a word, a head of at most [`HEAD_MAX`] bytes and
     /// a payload. Completion: local. Returns false if there is no room, and then nothing was sent.
     ///
@@ -120,7 +126,10 @@ impl Fabric {
         if outbox.is_empty() {
             let frame = frame(kind::UPCALL, word, inline, Body::Slice(body));
             match core.transport.push(to.peer, &frame) {
-                Push::Done => return Ok(true),
+                Push::Done => {
+                    core.engine.upcall_bytes += WORD + len as u64;
+                    return Ok(true);
+                }
                 Push::Full => {}
                 Push::Gone => return Ok(true), // Its loss is about to be reported.
             }
@@ -128,6 +137,7 @@ impl Fabric {
             return Ok(false);
         }
         (core.engine).post_body(to.peer, kind::UPCALL, word, inline, body.to_vec());
+        core.engine.upcall_bytes += WORD + len as u64;
         core.leave();
         Ok(true)
     }
@@ -190,6 +200,8 @@ impl Early {
     }
 }
 
+/// Bytes of the word of a frame.
+const WORD: u64 = 8;
 /// The longest frame that travels in cells alone.
 const INLINE_MAX: usize = 272;
 const SHORT_MAX: usize = 64;

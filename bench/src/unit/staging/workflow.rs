@@ -193,7 +193,7 @@ fn servers_of(units: u32) -> String {
 
 /// Starts something that is not bound to the processor of this rank: it may run where the launcher
 /// may, which is not pinned.
-fn on_all_processors<T>(start: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(in crate::unit) fn on_all_processors<T>(start: impl FnOnce() -> Result<T>) -> Result<T> {
     let own = sched_getaffinity(None)?;
     sched_setaffinity(None, &sched_getaffinity(getppid())?)?;
     let started = start();

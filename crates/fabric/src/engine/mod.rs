@@ -167,6 +167,8 @@ pub(crate) struct Engine {
     pub(crate) early: crate::upcall::Early,
     /// Whether the upcall has work.
     pub(crate) upcall_wanted: bool,
+    /// Bytes of the frames that the layer of the upcall has sent.
+    pub(crate) upcall_bytes: u64,
     pub(crate) offered: HashMap<u32, Offered>,
     /// RMA operations in flight in the transport, by id.
     pub(crate) pieces: HashMap<u64, Piece>,
@@ -220,6 +222,7 @@ impl Engine {
             upcall: None,
             early: Default::default(),
             upcall_wanted: false,
+            upcall_bytes: 0,
             offered: HashMap::new(),
             pieces: HashMap::new(),
             started_pieces: 0,
