@@ -103,11 +103,11 @@ impl Work {
 
     /// Refuses a frame of a process of another job. Only that process is told.
     #[cold]
-    pub(super) fn refuse_stranger(&self, fabric: &Fabric, arrived: &Arrived) {
-        let (from, kind) = (arrived.from, arrived.kind);
+    pub(super) fn refuse_stranger(&self, fabric: &Fabric, from: Life, bytes: &[u8]) {
+        let kind = bytes.first().copied().unwrap_or(0);
         tracing::debug!(from = %from.peer, kind, "a frame of a process of another job");
         let is_call = matches!(kind, frame::CALL | frame::PREFETCH);
-        match Head::decode(&arrived.bytes) {
+        match Head::decode(bytes) {
             Some((head, _)) if is_call && !head.one_way => {
                 let job = &fabric.identity().job;
                 let text = format!("only units of the job {job} have code run there");

@@ -10,7 +10,8 @@
 //!               PREFETCH passed on down a tree                                        `prefetch`
 //!               CODE     whole: to the loader thread; then the parked calls run       `loader`
 //!               FAIL     back along the way of the call, or to the origin             `run`
-//!   every frame that leaves goes through `Work::post`: it is kept here while there is no room
+//!   frames that `Work` sends go through `Work::post`, which keeps them while there is no room;
+//!   `Mobile` waits for room itself
 //! ```
 //!
 //! # Invariants
@@ -21,19 +22,21 @@
 //! X2 Kernels run without the lock of the engine and of `inbox` and `calls`, so frames go on
 //!    arriving. A kernel delays only other kernels of its unit, by at most its limit of time.
 //! X3 What is kept is counted in bytes: calls in the inbox, those of the unit to itself and parked
-//!    ones up to [`INBOX_MAX`] each; all frames in the inbox up to twice that, and half of it more
-//!    of what was taken from there; code of others up to [`CODE_BYTES`]. Beyond it a call fails as
-//!    `Busy`, or the code that was not used longest is evicted. A parked call whose code has come
-//!    counts as parked until it runs. Instances and compiled code are bounded in `ready`.
+//!    ones up to [`INBOX_MAX`] each, of the inbox and of parked ones a fourth from one unit; other
+//!    frames in the inbox as much again; [`TAKEN`] frames that were taken from there; code of
+//!    others up to [`CODE_BYTES`]. Beyond it a call fails as `Busy`, or the least recently used code
+//!    is evicted. A parked call whose code has come counts as parked until it runs. Instances and
+//!    compiled code are bounded in `ready`.
 //! X4 Frames that find no room wait in a queue per peer of bounded length (`outbox`). Beyond it a
 //!    call fails as `Busy`, and an answer is dropped: a peer that does not read harms nobody else.
 //! X5 No lock is taken inside that of `calls`, which is taken inside the engine's.
 //! X6 Only frames of units of this job are taken (`membership`). A unit of which this one has not
 //!    heard yet is looked up before its frame is refused.
-//! X7 If many frames wait, their senders take turns; the frames of one sender stay in order.
+//! X7 The senders of frames that wait take turns (`inbox`); the frames of one sender stay in order.
 
 mod code;
 mod fetch;
+mod inbox;
 mod loader;
 pub(crate) mod map;
 mod membership;
@@ -50,6 +53,7 @@ use crate::trail::Trail;
 use crate::trust::Policy;
 use crate::{Counters, Mobile};
 use code::Codes;
+use inbox::{Inbox, Turns};
 use loader::Loader;
 use outbox::Queue;
 use samite_engines::{Context, Function, Grants};
@@ -72,10 +76,8 @@ pub(crate) const INBOX_MAX: u64 = 16 << 20;
 pub(crate) const CODE_BYTES: u64 = 64 << 20;
 /// What a frame costs besides its payload.
 const EACH: u64 = 128;
-/// The most calls that wait to be refused.
-const REFUSED_MAX: usize = 1 << 16;
-/// If more frames than these wait, their senders take turns.
-const CROWD: usize = 16;
+/// Frames are taken from the inbox so many at a time, so that it is locked once for them.
+const TAKEN: usize = 16;
 /// A thread works on so many frames, or for about so long, before it looks at what it waits for
 /// itself.
 const AT_ONCE: usize = 64;
@@ -114,14 +116,6 @@ pub(crate) struct Arrived {
     pub(crate) word: u64,
     /// Its bytes, with its head.
     pub(crate) bytes: Payload,
-}
-
-#[derive(Debug, Default)]
-struct Inbox {
-    frames: VecDeque<Arrived>,
-    bytes: u64,
-    /// Calls that found no room. Taken with the frames.
-    refused: VecDeque<Arrived>,
 }
 
 /// A frame that waits for its turn.
@@ -169,13 +163,8 @@ pub(crate) struct Work {
     /// By peer; without empty queues.
     out: BTreeMap<PeerId, Queue>,
     out_bytes: u64,
-    /// Frames of others, and their cost.
+    /// The next frames of others, at most [`TAKEN`].
     batch: VecDeque<Arrived>,
-    batch_bytes: u64,
-    /// When the inbox was looked at.
-    looked: Duration,
-    /// Calls that found no room in the inbox, to be failed.
-    refused: VecDeque<Arrived>,
     /// Frames that are here already, and the cost of those of this unit.
     own: VecDeque<Own>,
     own_bytes: u64,
@@ -217,9 +206,6 @@ impl Runtime {
             out: BTreeMap::new(),
             out_bytes: 0,
             batch: VecDeque::new(),
-            batch_bytes: 0,
-            looked: Duration::ZERO,
-            refused: VecDeque::new(),
             own: VecDeque::new(),
             own_bytes: 0,
             takes_own: false,
@@ -271,7 +257,6 @@ impl Runtime {
         if work.doubts_due <= work.clock {
             work.end_doubtful(self, fabric);
         }
-        // Also while more keep coming.
         self.refuse(work, fabric);
         let begin = work.clock;
         for taken in 0..most {
@@ -282,7 +267,6 @@ impl Runtime {
                 false => self.next(work).or_else(|| work.next_own()),
             };
             let Some(arrived) = next else {
-                self.refuse(work, fabric);
                 return (taken > 0, false);
             };
             work.take(self, fabric, arrived);
@@ -296,34 +280,10 @@ impl Runtime {
     /// Returns the next frame that others have sent.
     #[inline]
     fn next(&self, work: &mut Work) -> Option<Arrived> {
-        if work.batch.is_empty() || work.clock != work.looked {
-            self.look(work);
-        }
-        let arrived = work.batch.pop_front()?;
-        work.batch_bytes -= arrived.bytes.len() as u64 + EACH;
-        Some(arrived)
-    }
-
-    /// Takes all frames that have arrived, so that the lock is taken once for many. Those that wait
-    /// already are so many at most that all of them stay within the bounds of X3. Calls that found
-    /// no room are taken in any case: they are told at once.
-    fn look(&self, work: &mut Work) {
-        work.looked = work.clock;
-        let mut inbox = locked(&self.inbox);
-        work.refused.append(&mut inbox.refused);
-        if work.batch_bytes > INBOX_MAX / 2 {
-            return;
-        }
         if work.batch.is_empty() {
-            std::mem::swap(&mut inbox.frames, &mut work.batch);
-        } else {
-            work.batch.append(&mut inbox.frames);
+            work.fill(&mut locked(&self.inbox));
         }
-        work.batch_bytes += std::mem::take(&mut inbox.bytes);
-        drop(inbox);
-        if work.batch.len() > CROWD {
-            turns(&mut work.batch);
-        }
+        work.batch.pop_front()
     }
 
     /// Wakes the tasks whose calls have ended. Called without a lock: a waker may do anything.
@@ -332,19 +292,32 @@ impl Runtime {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Fails the calls that found no room.
+    /// Fails the calls that found no room, before those run that did.
     #[inline]
     fn refuse(&self, work: &mut Work, fabric: &Fabric) {
-        while let Some(arrived) = work.refused.pop_front() {
-            if !work.members.has(arrived.from) && !work.admits(self, fabric, arrived.from) {
-                work.refuse_stranger(fabric, &arrived);
-                continue;
-            }
-            if let Some((head, _)) = Head::decode(&arrived.bytes) {
-                let text = format!("{INBOX_MAX} bytes of calls wait there already");
-                let failure = Failure::new(Cause::Busy, text);
-                work.fail(self, fabric, &head, arrived.from, failure);
-            }
+        let mut inbox = locked(&self.inbox);
+        if work.batch.is_empty() {
+            work.fill(&mut inbox);
+        }
+        let mut refused = inbox.take_refused();
+        drop(inbox);
+        while let Some((from, bytes)) = refused.as_mut().and_then(Turns::next) {
+            self.refuse_one(work, fabric, from, &bytes);
+        }
+    }
+
+    #[cold]
+    fn refuse_one(&self, work: &mut Work, fabric: &Fabric, from: Life, bytes: &[u8]) {
+        if !work.members.has(from) && !work.admits(self, fabric, from) {
+            return work.refuse_stranger(fabric, from, bytes);
+        }
+        if let Some((head, _)) = Head::decode(bytes) {
+            let text = format!(
+                "{} bytes of calls of that unit, or {INBOX_MAX} of all units, wait there already",
+                inbox::FROM_ONE
+            );
+            let failure = Failure::new(Cause::Busy, text);
+            work.fail(self, fabric, &head, from, failure);
         }
     }
 }
@@ -366,31 +339,7 @@ impl Upcall for Runtime {
             }
             // It may be a unit that has come since: `take` looks again.
         }
-        let arrived = |bytes| Arrived {
-            from,
-            kind,
-            word,
-            bytes,
-        };
-        let mut inbox = locked(&self.inbox);
-        let cost = bytes.len() as u64 + rest.len() + EACH;
-        let most = match kind {
-            frame::CALL => INBOX_MAX,
-            _ => 2 * INBOX_MAX,
-        };
-        if inbox.bytes + cost <= most {
-            inbox.bytes += cost;
-            let mut all = Payload::from_slice(bytes);
-            let at = all.len();
-            all.resize(at + rest.len() as usize, 0);
-            rest.copy_to(0, &mut all[at..]);
-            inbox.frames.push_back(arrived(all));
-        } else if frame::is_answered(bytes) && inbox.refused.len() < REFUSED_MAX {
-            let head = Payload::from_slice(&bytes[..bytes.len().min(Head::BYTES)]);
-            inbox.refused.push_back(arrived(head));
-        } else {
-            tracing::warn!(from = %from.peer, kind, "a frame was dropped: too many wait");
-        }
+        locked(&self.inbox).keep(from, word, bytes, rest);
     }
 
     fn work(&self, fabric: &Fabric) -> bool {
@@ -417,12 +366,12 @@ impl Upcall for Runtime {
             let (has_taken, has_more) = self.work_on(&mut work, fabric, AT_ONCE);
             has_worked |= has_taken;
             drop(working);
-            let has_told = std::mem::take(&mut work.has_ended_here);
+            let has_ended = std::mem::take(&mut work.has_ended_here);
             let due = work.codes.due.min(work.doubts_due);
             let waits = work.out_bytes > 0 || due < Duration::MAX;
             drop(work);
             self.wake();
-            if has_more || has_told {
+            if has_more || has_ended {
                 fabric.want_work();
                 return true;
             }
@@ -434,24 +383,6 @@ impl Upcall for Runtime {
             }
         }
     }
-}
-
-/// Puts frames in an order in which their senders take turns. Those of one sender stay in order.
-#[cold]
-fn turns(frames: &mut VecDeque<Arrived>) {
-    let first = frames.front().map(|arrived| arrived.from);
-    if frames.iter().all(|arrived| Some(arrived.from) == first) {
-        return;
-    }
-    let mut counts: HashMap<Life, u32, foldhash::fast::RandomState> = HashMap::default();
-    let mut turn = |arrived: Arrived| {
-        let count = counts.entry(arrived.from).or_default();
-        *count += 1;
-        (*count, arrived)
-    };
-    let mut all: Vec<_> = frames.drain(..).map(&mut turn).collect();
-    all.sort_by_key(|(turn, _)| *turn);
-    frames.extend(all.into_iter().map(|(_, arrived)| arrived));
 }
 
 /// Appends the bytes of a body.
@@ -467,6 +398,14 @@ impl Work {
         self.bits = self.grants.bits();
         self.context = None;
         self.codes.drop_instances();
+    }
+
+    /// Takes the next frames of others.
+    #[inline]
+    fn fill(&mut self, inbox: &mut Inbox) {
+        let next = std::iter::from_fn(|| inbox.frames.next());
+        self.batch
+            .extend(next.take(TAKEN).map(|(_, arrived)| arrived));
     }
 
     fn next_own(&mut self) -> Option<Arrived> {
@@ -487,7 +426,7 @@ impl Work {
     fn take(&mut self, runtime: &Runtime, fabric: &Fabric, arrived: Arrived) {
         let is_unit = self.members.has(arrived.from);
         if !is_unit && !self.admits(runtime, fabric, arrived.from) {
-            return self.refuse_stranger(fabric, &arrived);
+            return self.refuse_stranger(fabric, arrived.from, &arrived.bytes);
         }
         match arrived.kind {
             frame::CALL | frame::PREFETCH => self.call(runtime, fabric, arrived),

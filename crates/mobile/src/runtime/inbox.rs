@@ -1,0 +1,247 @@
+//! Frames that have arrived and wait for their turn, by their senders.
+//!
+//! A sender that has frames here has one turn for each turn of every other one, so what it has sent
+//! holds up the others by one frame each (X7), and takes no room from them (X3).
+
+use super::{Arrived, EACH, INBOX_MAX, Payload};
+use crate::calls::CALLS_MAX;
+use crate::frame::{self, Head};
+use samite_fabric::rpc::Life;
+use samite_mem::ring::Body;
+use std::collections::{HashMap, VecDeque};
+
+/// The most bytes of calls that wait from one unit.
+pub(super) const FROM_ONE: u64 = INBOX_MAX / 4;
+/// The most bytes of heads of calls that wait to be refused: as many from one unit as a process has
+/// unanswered calls, and those of four such units.
+const REFUSED_FROM_ONE: u64 = (CALLS_MAX * Head::BYTES) as u64;
+const REFUSED_MAX: u64 = 4 * REFUSED_FROM_ONE;
+/// The most places that an empty queue keeps.
+const SPARE: usize = 64;
+
+/// What waits from one sender, in its order.
+#[derive(Debug)]
+struct Queue<T> {
+    items: VecDeque<(u64, T)>,
+    cost: u64,
+}
+
+/// Queues of senders that take turns.
+#[derive(Debug)]
+pub(super) struct Turns<T> {
+    /// Without empty queues.
+    of_senders: HashMap<Life, Queue<T>, foldhash::fast::RandomState>,
+    /// Their senders, in the order of their turns.
+    turns: VecDeque<Life>,
+    cost: u64,
+    /// An empty queue: a sender whose frames are taken one by one has none allocated each time.
+    spare: VecDeque<(u64, T)>,
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Turns<T> {
+        Turns {
+            of_senders: HashMap::default(),
+            turns: VecDeque::new(),
+            cost: 0,
+            spare: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> Turns<T> {
+    /// Returns whether a sender may add so much, if all of it has at most `of_one`, and that of all
+    /// senders at most `of_all`.
+    #[inline]
+    fn has_room(&self, from: Life, cost: u64, of_one: u64, of_all: u64) -> bool {
+        let waits = self.of_senders.get(&from).map_or(0, |queue| queue.cost);
+        waits + cost <= of_one && self.cost + cost <= of_all
+    }
+
+    #[inline]
+    fn add(&mut self, from: Life, cost: u64, item: T) {
+        let (spare, turns) = (&mut self.spare, &mut self.turns);
+        let queue = self.of_senders.entry(from).or_insert_with(|| {
+            turns.push_back(from);
+            let items = std::mem::take(spare);
+            Queue { items, cost: 0 }
+        });
+        queue.items.push_back((cost, item));
+        queue.cost += cost;
+        self.cost += cost;
+    }
+
+    /// Takes the first frame of the sender whose turn it is.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<(Life, T)> {
+        let from = self.turns.pop_front()?;
+        let queue = self.of_senders.get_mut(&from)?;
+        let (cost, item) = queue.items.pop_front()?;
+        queue.cost -= cost;
+        self.cost -= cost;
+        match queue.items.is_empty() {
+            false => self.turns.push_back(from),
+            true => {
+                let gone = self.of_senders.remove(&from);
+                self.spare = gone.map_or_else(VecDeque::new, |gone| gone.items);
+                self.spare.shrink_to(SPARE);
+            }
+        }
+        Some((from, item))
+    }
+
+    #[cfg(test)]
+    pub(super) fn cost(&self) -> u64 {
+        self.cost
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    pub(super) frames: Turns<Arrived>,
+    /// The heads of calls that found no room.
+    pub(super) refused: Turns<[u8; Head::BYTES]>,
+}
+
+impl Inbox {
+    /// Takes the heads of the calls that found no room, if there are any.
+    #[inline]
+    pub(super) fn take_refused(&mut self) -> Option<Turns<[u8; Head::BYTES]>> {
+        (self.refused.cost > 0).then(|| std::mem::take(&mut self.refused))
+    }
+
+    /// Keeps a frame, or the head of a call that finds no room. Requests for code, code and
+    /// failures have as much room again: they end what waits.
+    #[inline]
+    pub(super) fn keep(&mut self, from: Life, word: u64, bytes: &[u8], rest: &Body<'_>) {
+        let Some(kind) = bytes.first().copied() else {
+            return;
+        };
+        let len = bytes.len() as u64 + rest.len();
+        let cost = len + EACH;
+        let times = match kind {
+            frame::CALL | frame::PREFETCH => 1,
+            _ => 2,
+        };
+        let (of_one, of_all) = (times * FROM_ONE, times * INBOX_MAX);
+        if self.frames.has_room(from, cost, of_one, of_all) {
+            let mut all = Payload::with_capacity(len as usize);
+            all.extend_from_slice(bytes);
+            all.resize(len as usize, 0);
+            rest.copy_to(0, &mut all[bytes.len()..]);
+            let arrived = Arrived {
+                from,
+                kind,
+                word,
+                bytes: all,
+            };
+            return self.frames.add(from, cost, arrived);
+        }
+        let cost = Head::BYTES as u64;
+        match bytes.first_chunk() {
+            Some(head)
+                if frame::is_answered(bytes)
+                    && (self.refused).has_room(from, cost, REFUSED_FROM_ONE, REFUSED_MAX) =>
+            {
+                self.refused.add(from, cost, *head);
+            }
+            _ => tracing::warn!(from = %from.peer, kind, "a frame was dropped: too many wait"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_fabric::PeerId;
+    use samite_fabric::rpc::Life;
+
+    fn life(peer: u32) -> Life {
+        Life {
+            peer: PeerId(peer),
+            incarnation: 1,
+        }
+    }
+
+    /// The head of a call for whose result somebody waits, or of another frame.
+    fn head(kind: u8) -> [u8; Head::BYTES] {
+        let mut head = [0; Head::BYTES];
+        head[0] = kind;
+        head
+    }
+
+    fn fill(inbox: &mut Inbox, from: Life, kind: u8, payload: &[u8]) {
+        loop {
+            let before = inbox.frames.cost();
+            inbox.keep(from, 0, &head(kind), &Body::Slice(payload));
+            if inbox.frames.cost() == before {
+                return;
+            }
+        }
+    }
+
+    /// One sender has a part of the room, and three of them do not take all of it. What ends calls
+    /// has room of its own.
+    #[test]
+    fn a_sender_leaves_room_to_others() {
+        let mut inbox = Inbox::default();
+        for peer in 0..3 {
+            fill(&mut inbox, life(peer), frame::CALL, &[0; 60_000]);
+            let all = FROM_ONE * (u64::from(peer) + 1);
+            assert!((all - 4 * 60_200..=all).contains(&inbox.frames.cost()));
+        }
+        let before = inbox.frames.cost();
+        inbox.keep(life(3), 0, &head(frame::CALL), &Body::Slice(&[0; 60_000]));
+        inbox.keep(life(0), 0, &head(frame::CODE), &Body::Slice(&[0; 8_000]));
+        assert_eq!(inbox.frames.cost() - before, 68_000 + 2 * (24 + EACH));
+        for peer in 3..8 {
+            fill(&mut inbox, life(peer), frame::CALL, &[0; 60_000]);
+        }
+        assert!((INBOX_MAX - 60_200..=INBOX_MAX).contains(&inbox.frames.cost()));
+        for peer in 0..8 {
+            fill(&mut inbox, life(peer), frame::FAIL, &[0; 60_000]);
+        }
+        assert!((2 * INBOX_MAX - 60_200..=2 * INBOX_MAX).contains(&inbox.frames.cost()));
+    }
+
+    /// All calls of a unit that find no room are told so, also if another unit makes more of them
+    /// than it may.
+    #[test]
+    fn refused_calls_of_one_unit_leave_room_to_others() {
+        let mut inbox = Inbox::default();
+        for peer in [1, 2] {
+            fill(&mut inbox, life(peer), frame::CALL, &[]);
+        }
+        for _ in 0..2 * CALLS_MAX {
+            inbox.keep(life(1), 0, &head(frame::CALL), &Body::Slice(&[]));
+        }
+        for _ in 1..CALLS_MAX {
+            inbox.keep(life(2), 0, &head(frame::CALL), &Body::Slice(&[]));
+        }
+        let refused = std::iter::from_fn(|| inbox.refused.next());
+        let (one, two): (Vec<_>, Vec<_>) = refused.partition(|(from, _)| *from == life(1));
+        assert_eq!((one.len(), two.len()), (CALLS_MAX, CALLS_MAX));
+    }
+
+    /// Senders take turns, those of one stay in order, and nothing stays of those that have none.
+    #[test]
+    fn senders_take_turns() {
+        let mut inbox = Inbox::default();
+        for (peer, word) in [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1), (3, 0)] {
+            let call = head(frame::CALL);
+            inbox.keep(life(peer), word, &call, &Body::Slice(&[]));
+        }
+        let next = |inbox: &mut Inbox| {
+            let (from, arrived) = inbox.frames.next()?;
+            Some((from.peer.0, arrived.word))
+        };
+        let first: Vec<_> = std::iter::from_fn(|| next(&mut inbox)).take(4).collect();
+        assert_eq!(first, [(1, 0), (2, 0), (3, 0), (1, 1)]);
+        inbox.keep(life(3), 1, &head(frame::CALL), &Body::Slice(&[]));
+        let rest: Vec<_> = std::iter::from_fn(|| next(&mut inbox)).collect();
+        assert_eq!(rest, [(2, 1), (1, 2), (3, 1), (1, 3)]);
+        assert_eq!(inbox.frames.cost(), 0);
+        assert!(inbox.frames.of_senders.is_empty() && inbox.frames.turns.is_empty());
+    }
+}
