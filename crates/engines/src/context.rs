@@ -14,10 +14,12 @@ pub const PAYLOAD_MAX: u64 = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// How long it may run on one unit, until it moves on or ends. Meanwhile other calls of that
-    /// unit wait.
+    /// unit wait. It travels as whole milliseconds, at most 65,535: a fraction is cut off, and more
+    /// is shortened.
     pub run: Duration,
     /// How long it may run on all units together. The time is charged by a clock of a few
-    /// milliseconds.
+    /// milliseconds. It travels as whole milliseconds, at most 65,535: a fraction is cut off, and
+    /// more is shortened.
     pub time: Duration,
     /// How often it may still move to another unit. Each call that it starts costs one, too, and
     /// all of them share what is left: it and the calls that come of it are at most `hops` + 1.

@@ -12,8 +12,7 @@
 //!
 //! # Files
 //! `context` · `grant` · `trap` · `function` (functions of the program itself) · `wasm/` (wasmtime)
-//! ·
-//! `native/` (what the next two share) · `elf/` (shared objects) · `bitcode/` (LLVM) · `clang` (how
+//! · `native/` (what the next two share) · `elf/` (shared objects) · `bitcode/` (LLVM) · `clang` (how
 //! kernels in C are compiled)
 //!
 //! Kernels in C include `include/samite_kernel.h`: one source for all engines but the first.
@@ -107,7 +106,8 @@ impl std::fmt::Display for Kind {
 pub trait Engine: Send + Sync {
     /// Returns the kind of code that it runs.
     fn kind(&self) -> Kind;
-    /// Checks and compiles code with the given entries. Takes from microseconds to milliseconds.
+    /// Checks and compiles code with the given entries. Takes from 50 us (ELF) to some 7 s
+    /// (the largest WebAssembly module); LLVM is given up after 20 s.
     ///
     /// # Errors
     /// [`Refused`]: it is no code of this kind, imports what is not offered, or lacks an entry.

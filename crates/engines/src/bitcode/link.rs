@@ -17,6 +17,8 @@ use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, mpsc};
 
+/// What the linker needs for one object, in bytes, besides the object.
+const LINKER: u64 = 256 << 10;
 const EXPORTED: u8 = 1;
 const CALLABLE: u8 = 4;
 const STATIC: c_int = 0;
@@ -84,7 +86,7 @@ pub(super) fn link(llvm: &Arc<Llvm>, object: &[u8], names: &[String]) -> Result<
     });
     let entries = entries.collect::<Result<Vec<_>, Refused>>()?;
     // SAFETY: R1: O2, and the author's promise.
-    Ok(unsafe { Prepared::new(entries, Arc::new(linked)) })
+    Ok(unsafe { Prepared::new(entries, Arc::new(linked), object.len() as u64 + LINKER) })
 }
 
 /// Defines what the code may call.

@@ -70,15 +70,20 @@ impl Bytes<'_> {
 /// # Errors
 /// [`Refused::Invalid`].
 pub fn machine(code: &[u8]) -> Result<&'static str, Refused> {
+    read(code).map(|(machine, _)| machine)
+}
+
+/// As [`machine`]; also returns how many bytes of memory its segments take.
+fn read(code: &[u8]) -> Result<(&'static str, u64), Refused> {
     let bytes = Bytes(code);
     if !code.starts_with(b"\x7fELF") {
-        return Err(invalid("it is no ELF file"));
+        return Err(invalid("it is not an ELF file"));
     }
     bytes.contains("header", 0, HEADER as u64)?;
     let (class, order) = (code[4], code[5]);
     if (class, order) != (2, 1) {
         return Err(invalid(
-            "it is no ELF file of 64 bits in little-endian order",
+            "it is not an ELF file of 64 bits in little-endian order",
         ));
     }
     let machine = bytes.u16(18);
@@ -89,37 +94,39 @@ pub fn machine(code: &[u8]) -> Result<&'static str, Refused> {
         )));
     };
     if bytes.u16(16) != SHARED_OBJECT {
-        return Err(invalid("it is no shared object: link it with -shared"));
+        return Err(invalid("it is not a shared object: link it with -shared"));
     }
-    segments(&bytes)?;
+    let in_memory = segments(&bytes)?;
     // Linkers write the table of sections last: if it is there, the file is complete.
     let (table, size, count) = (bytes.u64(40), bytes.u16(58), bytes.u16(60));
     if count > 0 && size as usize != SECTION {
         return Err(invalid("its section headers have an unknown size"));
     }
     bytes.contains("sections", table, size as u64 * count as u64)?;
-    Ok(name)
+    Ok((name, in_memory))
 }
 
-/// Checks that the bytes are a complete shared object for this machine.
-pub(super) fn check(code: &[u8]) -> Result<(), Refused> {
-    let (name, this) = (machine(code)?, std::env::consts::ARCH);
+/// Checks that the bytes are a complete shared object for this machine; returns how many bytes of
+/// memory its segments take.
+pub(super) fn check(code: &[u8]) -> Result<u64, Refused> {
+    let ((name, in_memory), this) = (read(code)?, std::env::consts::ARCH);
     match name == this {
-        true => Ok(()),
+        true => Ok(in_memory),
         false => Err(invalid(format!(
             "it is machine code for {name}, and this machine is {this}"
         ))),
     }
 }
 
-/// Checks the program headers.
-fn segments(bytes: &Bytes<'_>) -> Result<(), Refused> {
+/// Checks the program headers; returns how many bytes of memory the segments take.
+fn segments(bytes: &Bytes<'_>) -> Result<u64, Refused> {
     let (table, size, count) = (bytes.u64(32), bytes.u16(54), bytes.u16(56));
     if size as usize != SEGMENT || count == 0 || count as usize > SEGMENTS_MAX {
         return Err(invalid("it has no program headers of a known size"));
     }
     bytes.contains("program headers", table, SEGMENT as u64 * count as u64)?;
     let (mut end, mut has_dynamic, mut has_stack) = (None, false, false);
+    let mut all = 0;
     for segment in 0..count as usize {
         let at = table as usize + segment * SEGMENT;
         let (kind, flags) = (bytes.u32(at), bytes.u32(at + 4));
@@ -134,6 +141,7 @@ fn segments(bytes: &Bytes<'_>) -> Result<(), Refused> {
                     return Err(invalid("its segments overlap, or take too much memory"));
                 }
                 end = Some(next);
+                all += in_memory;
             }
             DYNAMIC => has_dynamic = true,
             INTERPRETER => return Err(invalid("it is a program: link it with -shared")),
@@ -149,7 +157,7 @@ fn segments(bytes: &Bytes<'_>) -> Result<(), Refused> {
         return Err(invalid("it has nothing to load, or no dynamic section"));
     }
     match has_stack {
-        true => Ok(()),
+        true => Ok(all),
         false => Err(stack()),
     }
 }

@@ -23,8 +23,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const BIND: &str = "samite_bind";
 type Bind = unsafe extern "C" fn(*const Table) -> i32;
 
-/// Loads a shared object whose headers were checked, and looks its entries up.
-pub(super) fn load(code: &[u8], entries: &[String]) -> Result<Prepared, Refused> {
+/// Loads a shared object whose headers were checked, and looks its entries up. It takes so many
+/// bytes of memory.
+pub(super) fn load(code: &[u8], entries: &[String], bytes: u64) -> Result<Prepared, Refused> {
     let file = file(code).map_err(|error| {
         Refused::NoEngine(format!(
             "machine code cannot be put in memory here: {error}"
@@ -53,7 +54,7 @@ pub(super) fn load(code: &[u8], entries: &[String]) -> Result<Prepared, Refused>
         ));
     }
     // SAFETY: L1, L3.
-    Ok(unsafe { Prepared::new(found, Arc::new(library)) })
+    Ok(unsafe { Prepared::new(found, Arc::new(library), bytes) })
 }
 
 /// Returns a file in memory with these bytes, which nobody can change any more.

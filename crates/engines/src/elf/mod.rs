@@ -32,7 +32,7 @@ impl Engine for Elf {
 
     fn prepare(&self, code: &[u8], entries: &[String]) -> Result<Box<dyn Code>, Refused> {
         check_length(code)?;
-        header::check(code)?;
-        Ok(Box::new(load::load(code, entries)?))
+        let bytes = header::check(code)?;
+        Ok(Box::new(load::load(code, entries, bytes)?))
     }
 }

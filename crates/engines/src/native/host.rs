@@ -190,10 +190,8 @@ unsafe extern "C" fn reply(from: *const u8, len: u32) {
 /// # Safety
 /// H1.
 unsafe extern "C" fn fail(code: i32, from: *const u8, len: u32) {
-    let fail = |_: &mut Context, bytes: &[u8]| {
-        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(256)]).into_owned();
-        Err(Trap::Failed { code, text })
-    };
+    let fail =
+        |_: &mut Context, bytes: &[u8]| Err(Trap::failed(code, &String::from_utf8_lossy(bytes)));
     // SAFETY: H1.
     unsafe { with_bytes((from, len), fail) }
 }

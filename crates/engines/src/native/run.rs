@@ -61,16 +61,26 @@ pub(crate) struct Prepared {
     entries: Arc<[Entry]>,
     #[expect(dead_code, reason = "it keeps the code loaded")]
     keeps: Arc<dyn Send + Sync>,
+    /// Bytes of memory that the loaded code takes.
+    bytes: u64,
 }
 
 impl Prepared {
-    /// Creates code of entries that `keeps` keeps loaded.
+    /// Creates code of entries that `keeps` keeps loaded, in so many bytes of memory.
     ///
     /// # Safety
     /// R1.
-    pub(crate) unsafe fn new(entries: Vec<Entry>, keeps: Arc<dyn Send + Sync>) -> Prepared {
+    pub(crate) unsafe fn new(
+        entries: Vec<Entry>,
+        keeps: Arc<dyn Send + Sync>,
+        bytes: u64,
+    ) -> Prepared {
         let entries = entries.into();
-        Prepared { entries, keeps }
+        Prepared {
+            entries,
+            keeps,
+            bytes,
+        }
     }
 }
 
@@ -82,6 +92,10 @@ impl Code for Prepared {
             payload: vec![Line([0; 64]); lines],
             scratch: Vec::new(),
         }))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 

@@ -269,8 +269,7 @@ fn effects(all: &mut Linker<State>) -> wasmtime::Result<()> {
         "fail",
         |mut call: Call<'_>, code: i32, from: u32, len: u32| -> Result<(), wasmtime::Error> {
             let fail = |_: &mut Context, bytes: &[u8]| {
-                let text = String::from_utf8_lossy(&bytes[..bytes.len().min(256)]).into_owned();
-                Err(Trap::Failed { code, text })
+                Err(Trap::failed(code, &String::from_utf8_lossy(bytes)))
             };
             (call.data_mut()).with_bytes((from, len), fail)
         },
