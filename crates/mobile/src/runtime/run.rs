@@ -38,9 +38,11 @@ impl Work {
             return self.prefetched(runtime, fabric, &head, arrived);
         }
         let run = head.limits.run.min(self.policy.run_max);
-        if !code.timeouts.is_empty() && code.timeouts_of(arrived.from, run) >= TIMEOUTS_MAX {
+        let most = run.min(head.limits.time);
+        if !code.timeouts.is_empty() && code.timeouts_of(arrived.from, most) >= TIMEOUTS_MAX {
+            let run_max = self.policy.run_max;
             let text = format!(
-                "its calls from that unit ran out of {run:?} or less here {TIMEOUTS_MAX} times, so they are refused: give it more (`run`), or `evict` it at this unit"
+                "the last {TIMEOUTS_MAX} calls of this code from that unit ran out of time here: give the call more time (`Limits::run` and `time`; this unit allows {run_max:?}), or evict the code here (`Mobile::evict`)"
             );
             let failure = Failure::new(Cause::Refused, text);
             return self.fail(runtime, fabric, &head, arrived.from, failure);
@@ -88,9 +90,8 @@ impl Work {
                 }
                 // Calls with little time, or much input, do not have the code refused.
                 let enough = Limits::default().run.min(self.policy.run_max);
-                if cause == Cause::Time && !head.has_input && limits.run.min(limits.time) >= enough
-                {
-                    code.timed_out(arrived.from, run);
+                if cause == Cause::Time && !head.has_input && most >= enough {
+                    code.timed_out(arrived.from, most);
                 }
                 let failure = Failure::new(cause, trap.to_string());
                 self.fail(runtime, fabric, &head, arrived.from, failure);

@@ -169,12 +169,26 @@ fn timeouts(fabric: &Fabric, unit: u32) -> Outcome {
             same!(ends(7, Limits::default())?, [Cause::Time; 7]);
             same!(good()?, [0_u8; 0]);
         }
+        // Those that were stopped by `time` have none refused that have more of it.
+        let second = Duration::from_secs(1);
+        let by_time = Limits {
+            run: second,
+            time: Limits::default().run,
+            ..Limits::default()
+        };
+        same!(ends(8, by_time)?, [Cause::Time; 8]);
+        let more = Limits {
+            run: second,
+            ..Limits::default()
+        };
+        let more = mobile.call_within(1, &code, "run", &[], more)?;
+        same!(more.wait()?, [0_u8; 0]);
         let mut expected = [Cause::Time; 12];
         expected[8..].fill(Cause::Refused);
         same!(ends(12, Limits::default())?, expected);
         let short = mobile.call_within(1, &code, "run", &[], Limits::default())?;
         let text = fails(short.wait(), Cause::Refused)?;
-        check!(text.contains("give it more"), "{text}");
+        check!(text.contains("give the call more time"), "{text}");
         // Those that have more time run.
         same!(good()?, [0_u8; 0]);
     }
@@ -187,7 +201,7 @@ fn timeouts(fabric: &Fabric, unit: u32) -> Outcome {
     }
     fabric.barrier(&members)?;
     if unit == 1 {
-        same!(mobile.counters().calls, 2 * 13 + 2 * 8 + 8 + 2);
+        same!(mobile.counters().calls, 2 * 13 + 2 * 8 + 9 + 8 + 2);
     }
     fabric.barrier(&members)?;
     Ok(())
