@@ -90,6 +90,18 @@ impl<T> Turns<T> {
         Some((from, item))
     }
 
+    /// Takes the first frame of the next sender for which `may` returns true.
+    pub(super) fn next_if(&mut self, may: impl Fn(Life) -> bool) -> Option<(Life, T)> {
+        let at = self.turns.iter().position(|from| may(*from))?;
+        self.turns.rotate_left(at);
+        self.next()
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
     #[cfg(test)]
     pub(super) fn cost(&self) -> u64 {
         self.cost
@@ -105,12 +117,6 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Takes the heads of the calls that found no room, if there are any.
-    #[inline]
-    pub(super) fn take_refused(&mut self) -> Option<Turns<[u8; Head::BYTES]>> {
-        (self.refused.cost > 0).then(|| std::mem::take(&mut self.refused))
-    }
-
     /// Keeps a frame, or the head of a call that finds no room. Requests for code, code and
     /// failures have as much room again: they end what waits.
     #[inline]

@@ -53,7 +53,7 @@ use crate::trail::Trail;
 use crate::trust::Policy;
 use crate::{Counters, Mobile};
 use code::Codes;
-use inbox::{Inbox, Turns};
+use inbox::Inbox;
 use loader::Loader;
 use outbox::Queue;
 use samite_engines::{Context, Function, Grants};
@@ -78,6 +78,8 @@ pub(crate) const CODE_BYTES: u64 = 64 << 20;
 const EACH: u64 = 128;
 /// Frames are taken from the inbox so many at a time, so that it is locked once for them.
 const TAKEN: usize = 16;
+/// So many calls that found no room are failed before others run.
+const REFUSED_AT_ONCE: usize = 1024;
 /// A thread works on so many frames, or for about so long, before it looks at what it waits for
 /// itself.
 const AT_ONCE: usize = 64;
@@ -292,18 +294,27 @@ impl Runtime {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Fails the calls that found no room, before those run that did.
+    /// Fails the calls that found no room, before those run that did. While failures wait for room
+    /// at a unit, no more of them are made for it: they would be dropped.
     #[inline]
     fn refuse(&self, work: &mut Work, fabric: &Fabric) {
         let mut inbox = locked(&self.inbox);
         if work.batch.is_empty() {
             work.fill(&mut inbox);
         }
-        let mut refused = inbox.take_refused();
+        if inbox.refused.is_empty() {
+            return;
+        }
         drop(inbox);
-        while let Some((from, bytes)) = refused.as_mut().and_then(Turns::next) {
+        for _ in 0..REFUSED_AT_ONCE {
+            let may = |from: Life| !work.out.contains_key(&from.peer);
+            let refused = locked(&self.inbox).refused.next_if(may);
+            let Some((from, bytes)) = refused else {
+                return; // What waits for room has this unit work again.
+            };
             self.refuse_one(work, fabric, from, &bytes);
         }
+        fabric.want_work();
     }
 
     #[cold]

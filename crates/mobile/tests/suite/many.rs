@@ -166,6 +166,57 @@ fn busy(fabric: &Fabric, unit: u32) -> Outcome {
 
 on_processes!(calls_beyond_the_inbox_fail, runs(2, busy));
 
+/// Unit 0 makes more calls at unit 1 than may wait, while a kernel runs there: those of unit 2 find
+/// room and run, and each of unit 0 runs or fails.
+fn flood(fabric: &Fabric, unit: u32) -> Outcome {
+    const CALLS: usize = 60_000;
+    const OTHERS: u64 = 100;
+    let mobile = begin(fabric)?;
+    let members = fabric.job()?;
+    let (own, other) = (fabric.clone(), members[2]);
+    // While it waits for a message, frames go on arriving.
+    let functions = Function::new(move |_, _| match own.recv_vec(Match::from(other, 1)) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(samite_mobile::Trap::Other(error.to_string())),
+    });
+    let echo = |context: &mut samite_mobile::Context, payload: &[u8]| context.reply(payload);
+    mobile.define("holds", functions.and(|_, _| Ok(())).and(echo));
+    let code = mobile.register(Capsule::of_function("holds", ["hold", "pass", "echo"])?)?;
+    fabric.barrier(&members)?;
+    match unit {
+        0 => {
+            let holds = mobile.call(1, &code, "hold", &[])?;
+            // More than 16 MiB.
+            let calls = (0..CALLS).map(|_| mobile.call(1, &code, "pass", &[7; 200]));
+            let calls = calls.collect::<Result<Vec<_>, _>>()?;
+            fabric.send(members[2], 3, b"queued")?;
+            same!(holds.wait()?, [0_u8; 0]);
+            let mut refused = 0;
+            for call in calls {
+                if let Err(ended) = call.wait() {
+                    fails(Err(ended), Cause::Busy)?;
+                    refused += 1;
+                }
+            }
+            check!((1..CALLS).contains(&refused), "{refused} were refused");
+        }
+        2 => {
+            fabric.recv_vec(Match::from(members[0], 3))?;
+            let call = |number: u64| mobile.call(1, &code, "echo", &number.to_le_bytes());
+            let calls = (0..OTHERS).map(call).collect::<Result<Vec<_>, _>>()?;
+            fabric.send(members[1], 1, b"go on")?;
+            for (number, call) in calls.into_iter().enumerate() {
+                same!(call.wait()?, (number as u64).to_le_bytes());
+            }
+        }
+        _ => {}
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(a_flood_of_calls_takes_no_room_of_others, runs(3, flood));
+
 /// A prefetch to ten units, some of them twice, the caller among them, and one that refuses: the
 /// others have the code compiled, and their next call waits for nothing.
 fn prefetched(fabric: &Fabric, unit: u32) -> Outcome {
