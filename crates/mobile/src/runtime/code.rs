@@ -18,7 +18,7 @@
 //!    that leaves no room is refused.
 //! Y5 While code is `Loading`, calls are parked that wait for it.
 //! Y6 Nothing that others bring about looks at all entries: [`Codes::set`] keeps sets of those that
-//!    are being fetched and of those that are compiled, `held` are those with holders, and `order`
+//!    are being fetched and of those that are compiled, `held` are those that may have holders, and `order`
 //!    is that of use. An entry that was used has its old place there until [`Codes::evict`] comes
 //!    to it.
 
@@ -145,7 +145,8 @@ pub(crate) struct Codes {
     pub(super) fetching: BTreeSet<u64>,
     pub(super) compiled: BTreeSet<u64>,
     pub(super) instanced: BTreeSet<u64>,
-    /// Those that have holders which are not asked yet, or that are being fetched.
+    /// Codes that may have holders which were not asked yet. A code stays here until it is loaded
+    /// or dropped.
     pub(super) held: BTreeSet<u64>,
     /// Bytes of code that is being compiled, by the units whose calls need it.
     loading_for: HashMap<Life, u64, foldhash::fast::RandomState>,
@@ -231,6 +232,28 @@ impl Codes {
     pub(super) fn may_load(&self, unit: Life, more: u64) -> bool {
         let loading = self.loading_for.get(&unit).copied().unwrap_or(0);
         loading + self.receiving_for(unit) + more <= CODE_FROM_ONE
+    }
+
+    /// Finds a unit for which so much code may be loaded (Y4): the caller of this code, or else
+    /// another one whose call waits for it, which becomes its caller. Returns false if there is
+    /// none. What this unit itself calls is always loaded.
+    pub(super) fn find_caller(&mut self, id: u64, me: Life, more: u64) -> bool {
+        let may = |unit: &Life| *unit == me || self.may_load(*unit, more);
+        let Some(entry) = self.entries.get(&id) else {
+            return false;
+        };
+        if entry.caller.is_none_or(|caller| may(&caller)) {
+            return true;
+        }
+        let parked = entry.parked.iter().map(|(_, arrived)| arrived.from);
+        let mut units: Vec<Life> = parked.collect();
+        units.sort_unstable();
+        units.dedup();
+        let found = units.into_iter().find(may);
+        if let Some(entry) = self.entries.get_mut(&id).filter(|_| found.is_some()) {
+            entry.caller = found;
+        }
+        found.is_some()
     }
 
     /// Puts a code into the sets of its state, and takes it out of the others.
@@ -444,15 +467,16 @@ impl Work {
         let Some(capsule) = entry.capsule.clone() else {
             return;
         };
-        let (caller, cost) = (entry.caller.unwrap_or(self.me), entry.cost());
+        let cost = entry.cost();
         entry.wants_signature = self.policy.wants_signature(&capsule);
-        if caller != self.me && cost > 0 && !self.codes.may_load(caller, cost) {
+        if cost > 0 && !self.codes.find_caller(id, self.me, cost) {
             let text = format!(
                 "{CODE_FROM_ONE} bytes of code are on their way, or being compiled, for one unit there"
             );
             return self.fail_parked(runtime, fabric, id, &Failure::new(Cause::Busy, text));
         }
         self.codes.set(id, State::Loading);
+        let caller = self.codes.entry(id).caller.unwrap_or(self.me);
         let functions = capsule.parts().iter().find_map(|part| {
             let name = std::str::from_utf8(capsule.part(part)).ok();
             let name = name.filter(|_| part.kind == Kind::Function)?;

@@ -269,6 +269,7 @@ impl Work {
                 self.codes.set(id, State::Fetching(Fetch::default()));
                 return self.ask_next(runtime, fabric, id);
             }
+            State::Loading if is_further => runtime.loader.wanted_by(id, from),
             State::Fetching(_) | State::Loading | State::Ready(_) => {}
         }
         if let Some((fetch, holders)) = entry.fetch() {
@@ -440,12 +441,11 @@ impl Work {
         if is_wrong || fetch.got.len() + part.len() > whole as usize {
             return self.sender_failed(runtime, fabric, id);
         }
-        let caller = self.codes.entries.get(&id).and_then(|entry| entry.caller);
-        let may_load = |codes: &Codes| {
-            let others = caller.filter(|caller| *caller != self.me);
-            others.is_none_or(|caller| codes.may_load(caller, whole.into()))
+        let me = self.me;
+        let has_room = |codes: &mut Codes| {
+            codes.find_caller(id, me, whole.into()) && codes.has_room(id, whole)
         };
-        if offset == 0 && !(may_load(&self.codes) && self.codes.has_room(id, whole)) {
+        if offset == 0 && !has_room(&mut self.codes) {
             let text = "too much code is on its way, or being compiled, there";
             self.codes.set(id, State::Idle);
             return self.fail_parked(runtime, fabric, id, &Failure::new(Cause::Busy, text));

@@ -3,7 +3,8 @@
 //!
 //! # Invariants
 //! L1 The units whose calls need code take turns: much code of one of them holds up that of the
-//!    others by one compilation each.
+//!    others by one compilation each. Code that several units need waits in the
+//!    shortest of their queues.
 //! L2 When it is decided anew which code runs, jobs of the decision before are dropped. So each
 //!    code has one job at most.
 
@@ -63,6 +64,32 @@ impl Jobs {
         }
     }
 
+    /// Moves a job into the queue of a unit that needs its code, too, if its turn comes earlier
+    /// there.
+    fn wanted_by(&mut self, id: u64, unit: Life) {
+        let waits = |of: Life| {
+            let mut units = self.of_units.iter();
+            units
+                .find(|(caller, _)| *caller == of)
+                .map_or(0, |(_, jobs)| jobs.len())
+        };
+        let before = waits(unit);
+        let mut places = self.of_units.iter().enumerate();
+        let found = places.find_map(|(at, (_, jobs))| {
+            let job = jobs.iter().position(|job| job.id == id)?;
+            Some((at, job))
+        });
+        let Some((at, place)) = found.filter(|(_, place)| before < *place) else {
+            return;
+        };
+        if let Some(job) = self.of_units[at].1.remove(place) {
+            self.add(Job {
+                caller: unit,
+                ..job
+            });
+        }
+    }
+
     fn next(&mut self) -> Option<Job> {
         let (caller, mut jobs) = self.of_units.pop_front()?;
         let job = jobs.pop_front();
@@ -114,6 +141,11 @@ impl Loader {
                 job.fabric.want_work();
             }
         }
+    }
+
+    /// Another unit needs this code: it does not wait for all code of the first one (L1).
+    pub(super) fn wanted_by(&self, id: u64, unit: Life) {
+        locked(&self.shared.jobs).wanted_by(id, unit);
     }
 
     /// Starts the thread, if it does not run yet.
@@ -226,7 +258,10 @@ impl Engine for Bitcode {
     }
 }
 
-/// Compiles the first part that an engine takes; says of each one before why not.
+/// Compiles the first part that an engine accepts.
+///
+/// # Errors
+/// Why each part was refused.
 fn prepare(engines: &[Loadable], job: &Job) -> Result<Ready, String> {
     let mut refused = Vec::new();
     for engine in engines {
@@ -300,6 +335,15 @@ mod tests {
         let next = || locked(&loader.shared.jobs).next().map(|job| job.id);
         let all: Vec<u64> = std::iter::from_fn(next).collect();
         assert_eq!(all, [10, 20, 30, 11, 21, 12]);
+        // Code that a second unit needs, too, does not wait for all of the first one.
+        for (id, peer) in [(10, 1), (11, 1), (12, 1), (13, 1), (20, 2)] {
+            loader.load(job(id, peer, 2));
+        }
+        loader.wanted_by(13, caller(2));
+        loader.wanted_by(20, caller(1)); // It would wait longer there.
+        loader.wanted_by(12, caller(3));
+        let all: Vec<u64> = std::iter::from_fn(next).collect();
+        assert_eq!(all, [10, 20, 12, 11, 13]);
         assert_eq!(loader.jobs(), 0);
     }
 

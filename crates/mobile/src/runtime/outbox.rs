@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 
 /// The most bytes of frames to one peer that wait for room.
 const OUT_MAX: u64 = 4 << 20;
+/// If the frames to all peers are more bytes than these, no peer gets more than its part of them.
+pub(super) const OUT_ALL_MAX: u64 = 64 << 20;
 
 /// A frame that leaves when there is room.
 #[derive(Debug)]
@@ -98,7 +100,7 @@ impl Work {
     }
 
     #[cold]
-    fn wait_for_room(
+    pub(super) fn wait_for_room(
         &mut self,
         runtime: &Runtime,
         fabric: &Fabric,
@@ -113,12 +115,22 @@ impl Work {
             head: head.to_vec(),
             payload: payload.to_vec(),
         };
+        let is_much = self.out_bytes + out.cost() > OUT_ALL_MAX;
+        let units = (self.units.len() as u64).max(1);
+        let most = match is_much {
+            true => OUT_MAX.min(OUT_ALL_MAX / units),
+            false => OUT_MAX,
+        };
         let queue = self.out.entry(to.peer).or_default();
-        if queue.bytes + out.cost() > OUT_MAX {
+        if queue.bytes + out.cost() > most {
             let name = name(fabric, to);
             let text = format!("{name} does not take what is sent to it");
             let why = Failure::new(Cause::Busy, text);
             let unsent = (word, head, payload);
+            // A queue that was made for it holds nothing up.
+            if queue.frames.is_empty() {
+                self.out.remove(&to.peer);
+            }
             return self.not_sent(runtime, fabric, to, unsent, NotSent::Full(why));
         }
         queue.bytes += out.cost();
@@ -143,7 +155,8 @@ impl Work {
             }
             return;
         }
-        let mut bytes = Payload::from_slice(head);
+        let mut bytes = Payload::with_capacity(head.len() + payload.len());
+        bytes.extend_from_slice(head);
         bytes.extend_from_slice(payload);
         let cost = bytes.len() as u64 + EACH;
         let makes_more = matches!(kind, frame::CALL | frame::PREFETCH);

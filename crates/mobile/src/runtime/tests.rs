@@ -299,6 +299,54 @@ fn code_of_one_unit_is_bounded_while_it_is_compiled() {
             incarnation: 1,
         };
         assert!(calls(another, 100));
+        // A call of the other unit has code loaded for which the first one has no room.
+        const ID: u64 = 7;
+        let me = work.me;
+        for (from, expected) in [(Bench::other(), false), (another, true)] {
+            let arrived = Arrived {
+                from,
+                kind: frame::CALL,
+                word: ID,
+                bytes: Payload::new(),
+            };
+            let entry = work.codes.entry(ID);
+            entry.caller = Some(Bench::other());
+            entry.parked.push((head(from), arrived));
+            assert_eq!(work.codes.find_caller(ID, me, 1_000_000), expected);
+            assert_eq!(work.codes.entry(ID).caller, Some(from));
+        }
+    });
+}
+
+/// What waits for room at all peers together is bounded, and leaves room for each unit.
+#[test]
+fn frames_that_leave_are_bounded_in_all() {
+    const UNITS: u32 = 100;
+    let bench = Bench::new();
+    let to = |peer| Life {
+        peer: PeerId(peer),
+        incarnation: 1,
+    };
+    bench.with(|work| {
+        work.units = (0..UNITS).map(to).collect();
+        let (reply, payload) = (run::reply_head(1), vec![0; 60_000]);
+        let mut bytes = Vec::new();
+        for peer in 0..UNITS {
+            let before = work.out_bytes;
+            for _ in 0..100 {
+                let (runtime, fabric) = (&bench.runtime, &bench.fabric);
+                work.wait_for_room(runtime, fabric, to(peer), 0, &reply, &payload);
+            }
+            bytes.push(work.out_bytes - before);
+        }
+        let part = outbox::OUT_ALL_MAX / u64::from(UNITS);
+        assert!(bytes[..15].iter().all(|bytes| *bytes > 4_000_000));
+        assert!(
+            bytes[17..]
+                .iter()
+                .all(|bytes| (part - 60_200..=part).contains(bytes))
+        );
+        assert!(work.out_bytes <= 2 * outbox::OUT_ALL_MAX);
     });
 }
 
