@@ -23,8 +23,8 @@ pub enum Error {
         /// How many there are.
         units: u32,
     },
-    /// Bytes that are no capsule.
-    #[error("this is no capsule: {0}")]
+    /// Bytes that are not a valid capsule.
+    #[error("this is not a valid capsule: {0}")]
     BadCapsule(String),
     /// A signature that does not fit.
     #[error("the signature of capsule {0} does not fit: it was changed, or signed by another key")]

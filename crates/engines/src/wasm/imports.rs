@@ -20,7 +20,7 @@
 use super::ticker::Clock;
 use super::window::{Private, Window};
 use crate::{Context, PAYLOAD_MAX, Trap};
-use wasmtime::{Caller, Engine, Linker, StoreLimits, StoreLimitsBuilder};
+use wasmtime::{Caller, Engine, Linker, ResourceLimiter, StoreLimits, StoreLimitsBuilder};
 
 /// The module from which kernels import.
 pub(super) const MODULE: &str = "samite";
@@ -43,7 +43,51 @@ pub(super) struct State {
     /// When the running call is to end, by this clock.
     ends: u64,
     /// A kernel has the memory that it is given, and no other.
-    pub(super) limits: StoreLimits,
+    pub(super) limits: Bounds,
+}
+
+/// What the store of a kernel may have. Its memory does not grow: a kernel that asks for more is
+/// stopped, as most would go on as if they had it.
+pub(super) struct Bounds(StoreLimits);
+
+/// The error of a kernel whose memory was to grow.
+#[derive(Debug, thiserror::Error)]
+#[error("its memory does not grow")]
+pub(super) struct Grows;
+
+impl ResourceLimiter for Bounds {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        match desired > current {
+            true => Err(Grows.into()),
+            false => Ok(true),
+        }
+    }
+
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        self.0.table_growing(current, desired, maximum)
+    }
+
+    fn instances(&self) -> usize {
+        self.0.instances()
+    }
+
+    fn tables(&self) -> usize {
+        self.0.tables()
+    }
+
+    fn memories(&self) -> usize {
+        self.0.memories()
+    }
 }
 
 impl State {
@@ -57,7 +101,7 @@ impl State {
             scratch: Vec::new(),
             clock,
             ends: 0,
-            limits: limits.tables(4).table_elements(TABLE_MAX).build(),
+            limits: Bounds(limits.tables(4).table_elements(TABLE_MAX).build()),
         }
     }
 

@@ -24,8 +24,8 @@
 //! # Limits
 //! A call has a number of ticks of 1 ms ([`ticker`]); the compiled code looks at them in loops and
 //! calls, and functions that copy do so each time. Without a thread that ticks, no kernel runs. Its
-//! memory does not grow, its stack has 128 KiB: a thread that has less than 256 KiB left runs no
-//! kernel. A module that would take the compiler too much time or memory is refused before it is
+//! memory does not grow: a kernel that asks for more is stopped. Its stack has 128 KiB: a thread
+//! that has less than 256 KiB left runs no kernel. A module that would take the compiler too much time or memory is refused before it is
 //! compiled ([`cost`]).
 //!
 //! # Cost
@@ -41,7 +41,7 @@ mod window;
 
 use crate::{Code, Context, Engine, Grants, Instance, Kind, PAYLOAD_MAX, Refused, Trap};
 pub use entries::entries;
-use imports::{MODULE, State};
+use imports::{Grows, MODULE, State};
 use std::sync::Arc;
 use ticker::Ticker;
 use wasmparser::WasmFeatures;
@@ -290,7 +290,10 @@ fn trap_of(error: &wasmtime::Error) -> Trap {
             Trap::Memory(fault.unwrap_or("out of bounds").to_owned())
         }
         Some(other) => Trap::Other(other.to_string()),
-        None => Trap::Other(format!("{error:#}")),
+        None => match error.downcast_ref::<Grows>() {
+            Some(grows) => Trap::Memory(grows.to_string()),
+            None => Trap::Other(format!("{error:#}")),
+        },
     }
 }
 

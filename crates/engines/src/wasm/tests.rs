@@ -138,8 +138,15 @@ fn a_kernel_that_does_not_end_or_leaves_its_memory_is_stopped() {
     assert!(matches!(trap, Trap::Memory(_)), "{trap:?}");
     let deep = "(drop (call 7 (local.get $at) (local.get $len)))";
     assert_eq!(run(deep, &none, limits).1, Err(Trap::Stack));
-    let grow = "(if (i32.ne (memory.grow (i32.const 1)) (i32.const -1)) (then unreachable))";
-    assert_eq!(run(grow, &none, limits).1, Ok(()));
+    for pages in ["1", "65535", "-1"] {
+        let grow = format!("(drop (memory.grow (i32.const {pages})))");
+        let trap = run(&grow, &none, limits).1.unwrap_err();
+        assert_eq!(
+            trap,
+            Trap::Memory("its memory does not grow".into()),
+            "{pages}"
+        );
+    }
     let reply = "(call $reply (i32.const -1) (i32.const 8))";
     let trap = run(reply, &none, limits).1.unwrap_err();
     assert!(matches!(trap, Trap::Memory(_)), "{trap:?}");

@@ -321,7 +321,7 @@ impl Codes {
         true
     }
 
-    /// Evicts code that was not used longest until the rest fits, and `more` bytes, but not this
+    /// Evicts the least recently used code until the rest fits, and `more` bytes, but not this
     /// one. Returns whether they fit. What is needed now counts as used now.
     pub(super) fn evict(&mut self, but: u64, more: u64) -> bool {
         let now = self.clock;
@@ -570,10 +570,10 @@ mod tests {
         builder.build().unwrap()
     }
 
-    /// 16 capsules fit. That which was not used longest goes, and none that the program has
+    /// 16 capsules fit. The least recently used one goes, and none that the program has
     /// registered, which do not count.
     #[test]
-    fn code_that_was_not_used_longest_is_dropped() {
+    fn the_least_recently_used_code_is_dropped() {
         let (mut codes, policy) = (Codes::default(), Policy::default());
         let capsules: Vec<_> = (0..20).map(capsule).collect();
         let ids: Vec<_> = capsules.iter().map(|capsule| capsule.hash().id()).collect();

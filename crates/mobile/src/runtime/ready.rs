@@ -116,7 +116,7 @@ impl Codes {
         }
     }
 
-    /// Code has a new instance. Drops those of the code that was not called longest, but not of
+    /// Code has a new instance. Drops those of the least recently used code, but not of
     /// this one, until there are few enough. Nothing is lost but time: kernels do not rely on what
     /// a call has left.
     #[cold]
@@ -147,7 +147,7 @@ impl Codes {
         }
     }
 
-    /// Drops machine code that was not called longest, but not this one, until the rest fits. It
+    /// Drops the least recently used machine code, but not this one, until the rest fits. It
     /// is compiled again when it is called.
     pub(super) fn bound_compiled(&mut self, but: u64) {
         // Functions of the program are not compiled.
@@ -166,7 +166,7 @@ impl Codes {
         }
     }
 
-    /// Returns the one of these codes that was not used longest, but not this one.
+    /// Returns the least recently used of these codes, but not this one.
     fn least_used(&self, ids: &BTreeSet<u64>, but: u64) -> Option<u64> {
         let others = ids.iter().copied().filter(|id| *id != but);
         others.min_by_key(|id| self.entries.get(id).map(|entry| entry.used))

@@ -7,7 +7,7 @@ use samite_testkit::{Cluster, Outcome, Unit, Who, check, pause, point, same, uni
 use std::time::Duration;
 
 /// Kernels that fail, and why. Grant 0 is for reading and mapped, 1 for writing.
-const BAD: [(&str, Cause); 15] = [
+const BAD: [(&str, Cause); 16] = [
     ("(loop (br 0))", Cause::Time),
     // Endless forwarding: the hops end.
     (
@@ -60,6 +60,7 @@ const BAD: [(&str, Cause); 15] = [
         "(call $reply (i32.const 0x6000000) (i32.const 8))",
         Cause::Memory,
     ),
+    ("(drop (memory.grow (i32.const -1)))", Cause::Memory),
     ("(unreachable)", Cause::Other),
 ];
 
@@ -100,6 +101,15 @@ fn bad_kernels(fabric: &Fabric, unit: u32) -> Outcome {
             // The unit goes on, for this code and for others.
             call(&mobile, 1, &good, &[])?.wait()?;
         }
+        // More pages at once than a kernel may have.
+        let large = kernel("").replace("(memory 1)", "(memory 257)");
+        let large = Capsule::builder(["run"])
+            .wasm(wat::parse_str(large)?)
+            .build()?;
+        let large = mobile.register(large)?;
+        let text = fails(call(&mobile, 1, &large, &[])?.wait(), Cause::Refused)?;
+        check!(text.contains("256 pages"), "{text}");
+        call(&mobile, 1, &good, &[])?.wait()?;
         let text = "(i32.store (local.get $at) (i32.const 0x6f6e))
             (call $fail (i32.const 7) (local.get $at) (i32.const 2))";
         let code = mobile.register(Capsule::from_wat(&kernel(text))?)?;
@@ -112,7 +122,7 @@ fn bad_kernels(fabric: &Fabric, unit: u32) -> Outcome {
             .bytes()
             .u64(8)
             .load(std::sync::atomic::Ordering::Relaxed);
-        same!(count, BAD.len() as u64);
+        same!(count, BAD.len() as u64 + 1);
     }
     fabric.barrier(&members)?;
     Ok(())

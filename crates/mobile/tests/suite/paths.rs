@@ -75,6 +75,7 @@ fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
         for (end, cause) in [
             ("(loop (br 0))", Cause::Time),
             ("(drop (i32.load (i32.const 0x70000000)))", Cause::Memory),
+            ("(drop (memory.grow (i32.const 1)))", Cause::Memory),
             (
                 "(drop (call $load64 (i32.const 5) (i64.const 0)))",
                 Cause::Grant,
