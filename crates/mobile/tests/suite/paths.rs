@@ -49,7 +49,7 @@ fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
         if unit == 1 {
             mobile.set_policy(Policy {
                 trust,
-                ..patient_policy()
+                ..self_bounded_policy()
             });
         }
         fabric.barrier(&members)?;
@@ -64,7 +64,7 @@ fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
         fabric.barrier(&members)?;
     }
     if unit == 1 {
-        mobile.set_policy(patient_policy());
+        mobile.set_policy(self_bounded_policy());
     }
     fabric.barrier(&members)?;
     if unit == 3 {
