@@ -12,8 +12,8 @@
 //!
 //! # Files
 //! `context` · `grant` · `trap` · `function` (functions of the program itself) · `wasm/` (wasmtime)
-//! · `native/` (what the next two share) · `elf/` (shared objects) · `bitcode/` (LLVM) · `clang` (how
-//! kernels in C are compiled)
+//! · `native/` (what the next two share) · `elf/` (shared objects) · `bitcode/` (LLVM) · `clang`
+//! (how kernels in C are compiled)
 //!
 //! Kernels in C include `include/samite_kernel.h`: one source for all engines but the first.
 //!

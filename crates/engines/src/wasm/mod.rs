@@ -25,8 +25,8 @@
 //! A call has a number of ticks of 1 ms ([`ticker`]); the compiled code looks at them in loops and
 //! calls, and functions that copy do so each time. Without a thread that ticks, no kernel runs. Its
 //! memory does not grow: a kernel that asks for more is stopped. Its stack has 128 KiB: a thread
-//! that has less than 256 KiB left runs no kernel. A module that would take the compiler too much time or memory is refused before it is
-//! compiled ([`cost`]).
+//! that has less than 256 KiB left runs no kernel. A module that would take the compiler too much
+//! time or memory is refused before it is compiled ([`cost`]).
 //!
 //! # Cost
 //! A call: 10 ns for wasmtime, one copy of the payload in, one of each effect out. An instance:

@@ -18,9 +18,9 @@
 //!    that leaves no room is refused.
 //! Y5 While code is `Loading`, calls are parked that wait for it.
 //! Y6 Nothing that others bring about looks at all entries: [`Codes::set`] keeps sets of those that
-//!    are being fetched and of those that are compiled, `held` are those that may have holders, and `order`
-//!    is that of use. An entry that was used has its old place there until [`Codes::evict`] comes
-//!    to it.
+//!    are being fetched and of those that are compiled, `held` are those that may have holders, and
+//!    `order` is that of use. An entry that was used has its old place there until [`Codes::evict`]
+//!    comes to it.
 
 use super::fetch::Fetch;
 use super::loader::{Job, NotLoaded};

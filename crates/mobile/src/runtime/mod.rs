@@ -24,9 +24,9 @@
 //! X3 What is kept is counted in bytes: calls in the inbox, those of the unit to itself and parked
 //!    ones up to [`INBOX_MAX`] each, of the inbox and of parked ones a fourth from one unit; other
 //!    frames in the inbox as much again; [`TAKEN`] frames that were taken from there; code of
-//!    others up to [`CODE_BYTES`]. Beyond it a call fails as `Busy`, or the least recently used code
-//!    is evicted. A parked call whose code has come counts as parked until it runs. Instances and
-//!    compiled code are bounded in `ready`.
+//!    others up to [`CODE_BYTES`]. Beyond it a call fails as `Busy`, or the least recently used
+//!    code is evicted. A parked call whose code has come counts as parked until it runs. Instances
+//!    and compiled code are bounded in `ready`.
 //! X4 Frames that find no room wait in a queue per peer of bounded length (`outbox`). Beyond it a
 //!    call fails as `Busy`, and an answer is dropped: a peer that does not read harms nobody else.
 //! X5 No lock is taken inside that of `calls`, which is taken inside the engine's.
