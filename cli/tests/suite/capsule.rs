@@ -117,7 +117,7 @@ fn what_is_no_capsule_or_kernel_is_refused() {
     let kind = error_of(&["capsule", "build", "text.txt", "-o", "x"]);
     assert!(kind.contains(".wat"), "{kind}");
     let none = error_of(&["capsule", "inspect", "text.wat"]);
-    assert!(none.contains("no capsule"), "{none}");
+    assert!(none.contains("not a valid capsule"), "{none}");
     // The capsule is one; what is called its key is none.
     std::fs::write(at.join("kernel.wat"), KERNEL).expect("a file");
     shown(at, &["capsule", "build", "kernel.wat", "-o", "one.capsule"]);
