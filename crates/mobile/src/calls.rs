@@ -80,7 +80,8 @@ impl Calls {
         }
     }
 
-    /// Adds a call that waits for so many answers, and may run for so long at other units than `to`.
+    /// Adds a call that waits for so many answers, and may run for so long at other units than
+    /// `to`.
     /// `None` if there are too many.
     #[inline]
     pub(crate) fn add(&mut self, to: Life, moves_for: Duration, answers: u32) -> Option<u32> {
@@ -404,8 +405,8 @@ mod tests {
         assert_eq!(calls.take(two), None);
     }
 
-    /// A call that may have been at a unit that was lost is waited for as long as it may run; others
-    /// are, too, and one that is made afterwards is not in doubt.
+    /// A call that may have been at a unit that was lost is waited for as long as it may run;
+    /// others are, too, and one that is made afterwards is not in doubt.
     #[test]
     fn calls_in_doubt_end_in_their_time() {
         let mut calls = Calls::default();

@@ -400,8 +400,8 @@ impl Mobile {
         }
     }
 
-    /// As [`Mobile::call`], without a result; [`Mobile::take_failures`] tells how such calls failed.
-    /// Completion: local.
+    /// As [`Mobile::call`], without a result; [`Mobile::take_failures`] tells how such calls
+    /// failed. Completion: local.
     ///
     /// # Errors
     /// As [`Mobile::call`].
@@ -418,11 +418,11 @@ impl Mobile {
         self.post(to, code, &head.encode(frame::CALL), payload)
     }
 
-    /// Returns how calls failed for which nobody waits, and that were not returned before: those that
-    /// this unit has [sent](Mobile::send), and those that kernels have started in the course of its
-    /// calls. At most [`FAILURES_KEPT`] of them are kept, the newest ones;
-    /// [`Counters::unwaited_failures`] counts all. A unit that is lost, or is sent too much, reports
-    /// nothing.
+    /// Returns how calls failed for which nobody waits, and that were not returned before: those
+    /// that this unit has [sent](Mobile::send), and those that kernels have started in the course
+    /// of its calls. At most [`FAILURES_KEPT`] of them are kept, the newest ones;
+    /// [`Counters::unwaited_failures`] counts all. A unit that is lost, or is sent too much,
+    /// reports nothing.
     pub fn take_failures(&self) -> Vec<Failure> {
         self.with(|work| std::mem::take(&mut work.unwaited).into())
     }

@@ -74,8 +74,8 @@ impl Trail {
         self.moves.iter().find(is_it).map(|at| (at.from, at.hops.0))
     }
 
-    /// Returns the calls that went to a unit from here, as heads by which [`Trail::came_from`] finds
-    /// where they came from. Some of them may have ended.
+    /// Returns the calls that went to a unit from here, as heads by which [`Trail::came_from`]
+    /// finds where they came from. Some of them may have ended.
     pub(crate) fn sent_to(&self, to: Life, now: Duration) -> Vec<Head> {
         let is_young = |at: &Move| now.saturating_sub(at.at) < REMEMBERED;
         let sent = (self.moves.iter()).filter(|at| at.to == to && is_young(at));

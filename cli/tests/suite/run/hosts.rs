@@ -67,8 +67,8 @@ fn units_of_two_hosts_are_one_job() {
     assert!(said.contains("SUCCESSFUL: 51 of 51 checks"), "{said}");
 }
 
-/// Runs a workflow on two hosts, with its parameters given as `--name value`: it ends well, and says
-/// what is expected.
+/// Runs a workflow on two hosts, with its parameters given as `--name value`: it ends well, and
+/// says what is expected.
 fn the_result_is_verified(test: &str, workflow: &str, parameters: &str, expected: &str) {
     if !has_ucx(test) {
         return;

@@ -1,5 +1,6 @@
-//! The thread that compiles code, so that calls of other code go on meanwhile. It starts with the
-//! first job, and ends with the runtime.
+//! The threads that compile code, so that calls of other code go on meanwhile: one for code with a
+//! native part, on which LLVM may work for 20 s, and one for the rest. Each starts with its first
+//! job, and ends with the runtime.
 //!
 //! # Invariants
 //! L1 The units whose calls need code take turns: much code of one of them holds up that of the
@@ -7,6 +8,8 @@
 //!    shortest of their queues.
 //! L2 When it is decided anew which code runs, jobs of the decision before are dropped. So each
 //!    code has one job at most.
+//! L3 A job is answered: `runs` of a lane is locked while a job is added, and while the thread
+//!    ends.
 
 use super::locked;
 use super::ready::Ready;
@@ -100,21 +103,23 @@ impl Jobs {
     }
 }
 
-/// What the thread shares with the others.
+/// A thread, and what it shares with the others.
 #[derive(Default)]
-struct Shared {
+struct Lane {
     jobs: Mutex<Jobs>,
     /// There is a job, or the runtime has ended.
     changed: Condvar,
-    loaded: Mutex<VecDeque<Loaded>>,
+    /// Whether the thread was started (L3).
+    runs: Mutex<bool>,
+    loaded: Arc<Mutex<VecDeque<Loaded>>>,
 }
 
 /// See the module's documentation.
-#[derive(Default)]
 pub(super) struct Loader {
-    shared: Arc<Shared>,
-    /// Whether the thread was started.
-    runs: Mutex<bool>,
+    native: Arc<Lane>,
+    portable: Arc<Lane>,
+    /// What is done; shared by the lanes.
+    loaded: Arc<Mutex<VecDeque<Loaded>>>,
     /// As if the system started no threads.
     #[cfg(test)]
     pub(super) has_no_threads: std::sync::atomic::AtomicBool,
@@ -127,30 +132,62 @@ impl std::fmt::Debug for Loader {
 }
 
 impl Loader {
+    pub(super) fn new() -> Loader {
+        let loaded = Arc::default();
+        let lane = || {
+            Arc::new(Lane {
+                loaded: Arc::clone(&loaded),
+                ..Lane::default()
+            })
+        };
+        Loader {
+            native: lane(),
+            portable: lane(),
+            loaded: Arc::clone(&loaded),
+            #[cfg(test)]
+            has_no_threads: std::sync::atomic::AtomicBool::new(false),
+        }
+    }
+
+    fn lanes(&self) -> [&Arc<Lane>; 2] {
+        [&self.native, &self.portable]
+    }
+
+    fn lane_of(&self, job: &Job) -> &Arc<Lane> {
+        let is_native = |part: &Part| {
+            part.processor == Processor::HERE && matches!(part.kind, Kind::Bitcode | Kind::Elf)
+        };
+        match job.parts.iter().any(is_native) {
+            true => &self.native,
+            false => &self.portable,
+        }
+    }
+
     /// Has code compiled.
     pub(super) fn load(&self, job: Job) {
-        match self.start() {
+        let lane = self.lane_of(&job);
+        let mut runs = locked(&lane.runs);
+        match self.start(lane, &mut runs) {
             Ok(()) => {
-                locked(&self.shared.jobs).add(job);
-                self.shared.changed.notify_one();
+                locked(&lane.jobs).add(job);
+                lane.changed.notify_one();
             }
-            Err(error) => {
-                let why = format!("no thread can be started there to compile code: {error}");
-                let failed = (job.id, job.decision, Err(NotLoaded::ForNow(why)));
-                locked(&self.shared.loaded).push_back(failed);
-                job.fabric.want_work();
-            }
+            Err(error) => lane.fail_for_now(
+                &job,
+                format!("no thread can be started there to compile code: {error}"),
+            ),
         }
     }
 
     /// Another unit needs this code: it does not wait for all code of the first one (L1).
     pub(super) fn wanted_by(&self, id: u64, unit: Life) {
-        locked(&self.shared.jobs).wanted_by(id, unit);
+        for lane in self.lanes() {
+            locked(&lane.jobs).wanted_by(id, unit);
+        }
     }
 
-    /// Starts the thread, if it does not run yet.
-    fn start(&self) -> std::io::Result<()> {
-        let mut runs = locked(&self.runs);
+    /// Starts the thread of a lane, if it does not run yet.
+    fn start(&self, lane: &Arc<Lane>, runs: &mut bool) -> std::io::Result<()> {
         #[cfg(test)]
         if self
             .has_no_threads
@@ -159,9 +196,9 @@ impl Loader {
             return Err(std::io::ErrorKind::WouldBlock.into());
         }
         if !*runs {
-            let shared = self.shared.clone();
+            let lane = lane.clone();
             let builder = std::thread::Builder::new().name("samite loader".into());
-            builder.spawn(move || run(&shared))?;
+            builder.spawn(move || lane.run(engines))?;
             *runs = true;
         }
         Ok(())
@@ -169,59 +206,90 @@ impl Loader {
 
     /// Drops the jobs that have not begun: it is decided anew which code runs.
     pub(super) fn forget(&self) {
-        let dropped = std::mem::take(&mut locked(&self.shared.jobs).of_units);
-        drop(dropped); // Without the lock.
+        for lane in self.lanes() {
+            let dropped = std::mem::take(&mut locked(&lane.jobs).of_units);
+            drop(dropped); // Without the lock.
+        }
     }
 
     /// Has jobs wait: no thread does them.
     #[cfg(test)]
     pub(super) fn without_thread(&self) {
-        let ran = std::mem::replace(&mut *locked(&self.runs), true);
-        assert!(!ran, "it runs already");
+        for lane in self.lanes() {
+            let ran = std::mem::replace(&mut *locked(&lane.runs), true);
+            assert!(!ran, "it runs already");
+        }
     }
 
     /// Returns how many jobs wait.
     #[cfg(test)]
     pub(super) fn jobs(&self) -> usize {
-        let jobs = locked(&self.shared.jobs);
-        jobs.of_units.iter().map(|(_, jobs)| jobs.len()).sum()
+        let jobs_of = |lane: &Arc<Lane>| {
+            let jobs = locked(&lane.jobs);
+            jobs.of_units
+                .iter()
+                .map(|(_, jobs)| jobs.len())
+                .sum::<usize>()
+        };
+        self.lanes().into_iter().map(jobs_of).sum()
     }
 
     /// Returns the next job that is done.
     #[inline]
     pub(super) fn take(&self) -> Option<Loaded> {
-        locked(&self.shared.loaded).pop_front()
+        locked(&self.loaded).pop_front()
     }
 }
 
 impl Drop for Loader {
     fn drop(&mut self) {
         self.forget();
-        locked(&self.shared.jobs).has_ended = true;
-        self.shared.changed.notify_one();
+        for lane in self.lanes() {
+            locked(&lane.jobs).has_ended = true;
+            lane.changed.notify_one();
+        }
     }
 }
 
-fn run(shared: &Shared) {
-    let engines = engines();
-    let next = || {
-        let mut jobs = locked(&shared.jobs);
+impl Lane {
+    fn fail_for_now(&self, job: &Job, why: String) {
+        let failed = (job.id, job.decision, Err(NotLoaded::ForNow(why)));
+        locked(&self.loaded).push_back(failed);
+        job.fabric.want_work();
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut jobs = locked(&self.jobs);
         while !jobs.has_ended {
             if let Some(job) = jobs.next() {
                 return Some(job);
             }
-            let woken = shared.changed.wait(jobs);
+            let woken = self.changed.wait(jobs);
             jobs = woken.unwrap_or_else(PoisonError::into_inner);
         }
         None
-    };
-    while let Some(job) = next() {
-        // A panic of an engine ends this job, not the thread.
-        let prepared = catch_unwind(AssertUnwindSafe(|| prepare(&engines, &job)));
-        let ready = prepared.unwrap_or_else(|_| Err("the engine failed on this code".into()));
-        let ready = ready.map_err(NotLoaded::Refused);
-        locked(&shared.loaded).push_back((job.id, job.decision, ready));
-        job.fabric.want_work();
+    }
+
+    /// The thread: makes the engines, and compiles what comes.
+    fn run(&self, engines: impl FnOnce() -> Vec<Loadable>) {
+        let Ok(engines) = catch_unwind(AssertUnwindSafe(engines)) else {
+            // L3: the next job tries again.
+            let mut runs = locked(&self.runs);
+            *runs = false;
+            let jobs = std::mem::take(&mut locked(&self.jobs).of_units);
+            for job in jobs.into_iter().flat_map(|(_, jobs)| jobs) {
+                self.fail_for_now(&job, "the engines could not be started there".into());
+            }
+            return;
+        };
+        while let Some(job) = self.next() {
+            // A panic of an engine ends this job, not the thread.
+            let prepared = catch_unwind(AssertUnwindSafe(|| prepare(&engines, &job)));
+            let ready = prepared.unwrap_or_else(|_| Err("the engine failed on this code".into()));
+            let ready = ready.map_err(NotLoaded::Refused);
+            locked(&self.loaded).push_back((job.id, job.decision, ready));
+            job.fabric.want_work();
+        }
     }
 }
 
@@ -323,7 +391,7 @@ mod tests {
             capsule: capsule.clone(),
             fabric: fabric.clone(),
         };
-        let loader = Loader::default();
+        let loader = Loader::new();
         loader.without_thread();
         for id in 0..4 {
             loader.load(job(id, 1, 1));
@@ -332,7 +400,7 @@ mod tests {
         for (id, peer) in [(10, 1), (11, 1), (12, 1), (20, 2), (21, 2), (30, 3)] {
             loader.load(job(id, peer, 2));
         }
-        let next = || locked(&loader.shared.jobs).next().map(|job| job.id);
+        let next = || locked(&loader.portable.jobs).next().map(|job| job.id);
         let all: Vec<u64> = std::iter::from_fn(next).collect();
         assert_eq!(all, [10, 20, 30, 11, 21, 12]);
         // Code that a second unit needs, too, does not wait for all of the first one.
@@ -345,6 +413,66 @@ mod tests {
         let all: Vec<u64> = std::iter::from_fn(next).collect();
         assert_eq!(all, [10, 20, 12, 11, 13]);
         assert_eq!(loader.jobs(), 0);
+    }
+
+    /// Code with a native part does not hold up other code: it has a thread of its own.
+    #[test]
+    fn native_code_waits_apart() {
+        let fabric = Fabric::alone(Identity::by_hand("lanes"), Config::default()).unwrap();
+        let loader = Loader::new();
+        loader.without_thread();
+        let load = |id, capsule: crate::capsule::Builder| {
+            let capsule = capsule.build().unwrap();
+            loader.load(Job {
+                id,
+                caller: caller(1),
+                decision: 1,
+                parts: capsule.parts().to_vec(),
+                capsule,
+                fabric: fabric.clone(),
+            });
+        };
+        load(
+            1,
+            Capsule::builder(["run"]).bitcode(Processor::HERE, 22, *b"BC"),
+        );
+        load(
+            2,
+            Capsule::builder(["run"])
+                .elf(Processor::HERE, *b"\x7fELF")
+                .wasm(*b"x"),
+        );
+        load(3, Capsule::builder(["run"]).wasm(*b"x"));
+        let ids = |lane: &Lane| {
+            let next = || locked(&lane.jobs).next().map(|job| job.id);
+            std::iter::from_fn(next).collect::<Vec<u64>>()
+        };
+        assert_eq!(
+            (ids(&loader.native), ids(&loader.portable)),
+            (vec![1, 2], vec![3])
+        );
+    }
+
+    /// If engines cannot be made, the jobs that wait are answered, and the next one tries again.
+    #[test]
+    fn jobs_are_answered_without_engines() {
+        let fabric = Fabric::alone(Identity::by_hand("panics"), Config::default()).unwrap();
+        let loader = Loader::new();
+        loader.without_thread();
+        let capsule = Capsule::builder(["run"]).wasm(*b"x").build().unwrap();
+        loader.load(Job {
+            id: 7,
+            caller: caller(1),
+            decision: 3,
+            parts: capsule.parts().to_vec(),
+            capsule,
+            fabric: fabric.clone(),
+        });
+        loader.portable.run(|| panic!("no memory"));
+        let (id, decision, loaded) = loader.take().expect("an answer");
+        assert_eq!((id, decision), (7, 3));
+        assert!(matches!(loaded, Err(NotLoaded::ForNow(_))), "{loaded:?}");
+        assert!(!*locked(&loader.portable.runs));
     }
 
     /// Without LLVM, bitcode is refused with what to install, and another part runs.

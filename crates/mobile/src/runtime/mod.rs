@@ -227,7 +227,7 @@ impl Runtime {
             calls: Mutex::new(calls),
             work: Mutex::new(work),
             again: AtomicBool::new(false),
-            loader: Loader::default(),
+            loader: Loader::new(),
         }
     }
 

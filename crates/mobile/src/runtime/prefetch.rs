@@ -9,8 +9,8 @@ use samite_engines::Limits;
 use samite_fabric::Fabric;
 
 impl Work {
-    /// A prefetch of code that is known here: waits until it is compiled, and passes it on down the
-    /// tree.
+    /// A prefetch of code that is known here: waits until it is compiled and has an instance, and
+    /// passes it on down the tree.
     pub(super) fn prefetched(
         &mut self,
         runtime: &Runtime,
@@ -19,6 +19,13 @@ impl Work {
         arrived: Arrived,
     ) {
         let id = arrived.word;
+        // The instance is made now, too: the first call finds it. If that fails, the call says why.
+        if let Some(ready) = self.codes.entry(id).ready() {
+            let _ = ready.instance(&self.grants, self.bits, self.bits);
+            if ready.has_new_instance() {
+                self.codes.bound_instances(id);
+            }
+        }
         match self.codes.entry(id).state() {
             State::Ready(_) => {
                 let reply = reply_head(head.slot);

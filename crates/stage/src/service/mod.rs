@@ -3,10 +3,10 @@
 //!
 //! The [`CoordinatorService`] decides about streams, the [`BlockStoreService`] owns their memory.
 //! The agent hosts both ([`STARTER`]); the agents of other nodes than the first one, and dedicated
-//! staging units (method `server`), host one more block store each; a domain of one process has both in the process itself, polled by the waiting
-//! thread ([`Staging`]). Orders and reports between a coordinator and the block store of its own
-//! process are values in a queue (`clients::Mailbox`); to and from other block stores they travel
-//! as notes.
+//! staging units (method `server`), host one more block store each; a domain of one process has
+//! both in the process itself, polled by the waiting thread ([`Staging`]). Orders and reports
+//! between a coordinator and the block store of its own process are values in a queue
+//! (`clients::Mailbox`); to and from other block stores they travel as notes.
 //!
 //! ```text
 //!   frames ──> the server's inbox ([`samite_fabric::rpc`]), and the mailbox
