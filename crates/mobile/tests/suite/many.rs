@@ -217,6 +217,94 @@ fn flood(fabric: &Fabric, unit: u32) -> Outcome {
 
 on_processes!(a_flood_of_calls_takes_no_room_of_others, runs(3, flood));
 
+/// What unit 0 does to unit 1.
+#[derive(Clone, Copy, Debug)]
+enum Attack {
+    /// Kernels that do not end.
+    Loops,
+    /// Calls that move on at the unit as often as they may.
+    Forwards,
+    /// Calls that start two others each, as often as they may.
+    Spawns,
+    /// One code after another that takes long to compile.
+    Codes,
+}
+
+/// Kernels of unit 0 take what they can of unit 1. Meanwhile each call of unit 2 there is run: none
+/// is refused, or late.
+fn attacked(fabric: &Fabric, unit: u32) -> Outcome {
+    const CALLS: u64 = 50;
+    let mobile = begin(fabric)?;
+    let members = fabric.job()?;
+    let echo = "(call $reply (local.get $at) (local.get $len))";
+    let echo = mobile.register(Capsule::from_wat(&kernel(echo))?)?;
+    if unit == 2 {
+        mobile.prefetch(&echo, &[1])?.wait()?;
+    }
+    fabric.barrier(&members)?;
+    for attack in [
+        Attack::Loops,
+        Attack::Forwards,
+        Attack::Spawns,
+        Attack::Codes,
+    ] {
+        match unit {
+            0 => {
+                let body = match attack {
+                    Attack::Loops => "(loop (br 0))",
+                    Attack::Forwards => {
+                        "(call $forward (call $me) (i32.const 0) (local.get $at) (i32.const 0))"
+                    }
+                    Attack::Spawns => {
+                        "(call $spawn (call $me) (i32.const 0) (local.get $at) (i32.const 0))
+                        (call $spawn (call $me) (i32.const 0) (local.get $at) (i32.const 0))"
+                    }
+                    Attack::Codes => "",
+                };
+                let body = mobile.register(Capsule::from_wat(&kernel(body))?)?;
+                let start = |number: u64| -> Outcome<_> {
+                    let code = match attack {
+                        Attack::Codes => {
+                            mobile.register(large(&format!("(drop (i32.const {number}))"))?)?
+                        }
+                        _ => body.clone(),
+                    };
+                    let limits = Limits {
+                        hops: 10_000,
+                        ..Limits::default()
+                    };
+                    Ok(mobile.call_within(1, &code, "run", &[], limits)?)
+                };
+                let count = match attack {
+                    Attack::Codes => 3,
+                    _ => 16,
+                };
+                let calls = (0..count).map(start).collect::<Outcome<Vec<_>>>()?;
+                fabric.send(members[2], 3, b"begun")?;
+                for call in calls {
+                    if let Err(ended) = call.wait() {
+                        let ended = failure(Err(ended))?;
+                        let expected = [Cause::Time, Cause::Forbidden, Cause::Refused, Cause::Busy];
+                        check!(expected.contains(&ended.cause), "{attack:?}: {ended}");
+                    }
+                }
+            }
+            2 => {
+                fabric.recv_vec(Match::from(members[0], 3))?;
+                for number in 0..CALLS {
+                    let number = number.to_le_bytes();
+                    same!(call(&mobile, 1, &echo, &number)?.wait()?, number);
+                }
+            }
+            _ => {}
+        }
+        fabric.barrier(&members)?;
+    }
+    Ok(())
+}
+
+on_processes!(attacks_of_one_unit_hold_up_no_other, runs(3, attacked));
+
 /// A prefetch to ten units, some of them twice, the caller among them, and one that refuses: the
 /// others have the code compiled, and their next call waits for nothing.
 fn prefetched(fabric: &Fabric, unit: u32) -> Outcome {
