@@ -33,9 +33,9 @@ pub(crate) fn cases(is_quick: bool) -> Vec<Case> {
         bandwidth(MIB).bar(Bar::ratio(0.95)),
         bandwidth(16 * MIB).bar(Bar::ratio(0.95)),
         rate(),
-        // Without a peer: what UCX has of these is not used yet.
-        one_sided("put"),
-        one_sided("get"),
+        one_sided("put", "put 8").bar(Bar::ratio(0.9)),
+        one_sided("get", "get 8"),
+        one_sided("atomic", "atomic single").bar(Bar::ratio(0.9)),
         Case::of(idle).bar(Bar::at_most(1.0)),
     ]
 }
@@ -64,10 +64,12 @@ fn rate() -> Case {
     ))
 }
 
-fn one_sided(operation: &str) -> Case {
+/// An access that is complete at its target, or has its value, when it returns: a round trip. The
+/// owner waits, and so makes progress, with UCX as with Samite.
+fn one_sided(operation: &str, command: &str) -> Case {
     Case::of(Measure::new(
         format!("ucx/{operation}/8B"),
-        format!("{operation} 8"),
+        command.to_owned(),
         Figure::us(1.0),
     ))
 }

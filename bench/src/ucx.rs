@@ -3,7 +3,9 @@
 //!
 //! Its round-trip test (`tag_lat`) is compared with our latencies and bandwidths, its window test
 //! (`tag_bw`) with rates and streams; the latter sends one buffer repeatedly, while the others have
-//! one per message in flight.
+//! one per message in flight. Puts, gets and atomics of a word are those of UCP: `ucp_put_lat`, of
+//! which two are the round trip after which a put is known to be at its target, `ucp_get` and
+//! `ucp_fadd`, one at a time.
 //!
 //! It allocates its own buffers; `UCX_ALLOC_PRIO` selects the kind that matches ours. It never
 //! writes its send buffer, which would therefore be the kernel's single page of zeros, always in
@@ -34,7 +36,7 @@ pub(crate) fn settings(networks: &Networks) -> String {
         .device
         .map(|device| format!(" UCX_NET_DEVICES={device}"));
     format!(
-        "UCX_TLS={}{} MALLOC_PERTURB_=165; tag_lat for latency and bandwidth, tag_bw for rate and stream",
+        "UCX_TLS={}{} MALLOC_PERTURB_=165; tag_lat for latency and bandwidth, tag_bw for rate and stream, ucp_put_lat, ucp_get, ucp_fadd",
         networks.transports,
         device.unwrap_or_default()
     )
@@ -79,6 +81,8 @@ struct Test {
     name: &'static str,
     bytes: u64,
     messages: u64,
+    /// How many of the printed latencies are a round of ours.
+    ways: f64,
     window: Option<u64>,
     allocate: &'static str,
 }
@@ -100,7 +104,7 @@ impl Ucx {
         let figure = Printed::parse(&line)
             .with_context(|| format!("{PROGRAM} printed `{line}` for {}", test.name))?;
         Ok(Answer::Value(match test.window {
-            None => figure.latency_us * 1e-6 * 2.0 * iters as f64,
+            None => figure.latency_us * 1e-6 * test.ways * iters as f64,
             Some(_) => test.messages as f64 / figure.messages_per_second,
         }))
     }
@@ -213,26 +217,32 @@ fn test(line: &str) -> Option<(Test, u64)> {
     const OWN: &str = "md:sysv,md:posix,huge,thp,md:*,mmap,heap"; // UCX's default
     let words: Vec<&str> = line.split(' ').collect();
     let number = |index: usize| words.get(index)?.parse::<u64>().ok();
-    let round_trip = |bytes, iters, allocate| {
+    let one_by_one = |(name, ways), bytes, iters, allocate| {
         let test = Test {
-            name: "tag_lat",
+            name,
             bytes,
             messages: iters,
+            ways,
             window: None,
             allocate,
         };
         Some((test, iters))
     };
+    let round_trip = |bytes, iters, allocate| one_by_one(("tag_lat", 2.0), bytes, iters, allocate);
     match words[..] {
         ["latency", ..] => round_trip(number(1)?, number(2)?, "heap"),
         ["bandwidth", "malloc", ..] => round_trip(number(2)?, number(3)?, "heap"),
         ["bandwidth", "segment", ..] => round_trip(number(2)?, number(3)?, OWN),
+        ["put", "8", ..] => one_by_one(("ucp_put_lat", 2.0), 8, number(2)?, OWN),
+        ["get", "8", ..] => one_by_one(("ucp_get", 1.0), 8, number(2)?, OWN),
+        ["atomic", "single", ..] => one_by_one(("ucp_fadd", 1.0), 8, number(2)?, OWN),
         ["rate" | "stream", ..] => {
             let (bytes, window, iters) = (number(1)?, number(2)?, number(3)?);
             let test = Test {
                 name: "tag_bw",
                 bytes,
                 messages: iters * window,
+                ways: 1.0,
                 window: Some(window),
                 allocate: "heap",
             };
@@ -284,6 +294,10 @@ mod tests {
     fn commands_become_tests() {
         let (latency, iters) = test("latency 8 1000 126").unwrap();
         assert_eq!((latency.name, latency.bytes, iters), ("tag_lat", 8, 1000));
+        let (put, iters) = test("put 8 1000 126").unwrap();
+        assert_eq!((put.name, put.ways, iters), ("ucp_put_lat", 2.0, 1000));
+        let (atomic, iters) = test("atomic single 1000 126").unwrap();
+        assert_eq!((atomic.name, atomic.ways, iters), ("ucp_fadd", 1.0, 1000));
         let (rate, iters) = test("rate 8 64 10 2").unwrap();
         assert_eq!((rate.name, rate.messages, iters), ("tag_bw", 640, 10));
         assert_eq!(test("bandwidth cold 1024 10 2"), None);

@@ -36,6 +36,8 @@ const HAS_INPUT: u16 = 8;
 
 /// The most units of a path.
 pub(crate) const PATH_MAX: usize = 16;
+/// The longest time that travels.
+pub(crate) const TIME_MAX: Duration = Duration::from_millis(u16::MAX as u64);
 /// Longest text of a failure.
 pub(crate) const TEXT_MAX: usize = 512;
 
@@ -57,7 +59,7 @@ impl Head {
     pub(crate) fn encode(&self, kind: u8) -> [u8; Head::BYTES] {
         let mut bytes = [0; Head::BYTES];
         let limits = &self.limits;
-        let millis = |time: Duration| time.as_millis().min(u16::MAX as u128) as u16;
+        let millis = |time: Duration| time.min(TIME_MAX).as_millis() as u16;
         let flag = |set: bool, flag: u16| if set { flag } else { 0 };
         let flags = flag(self.one_way, ONE_WAY)
             | flag(limits.may_spawn, MAY_SPAWN)

@@ -377,7 +377,7 @@ impl Mobile {
         let to = self.life(unit, payload)?;
         let moves_for = match limits.hops {
             0 => Duration::ZERO,
-            _ => limits.time,
+            _ => limits.time.min(frame::TIME_MAX),
         };
         let runtime = self.runtime();
         let slot = locked(&runtime.calls).add(to, moves_for, 1);

@@ -206,19 +206,14 @@ impl Auto {
     }
 }
 
-/// Returns whether the same operation may succeed in another way.
+/// Returns whether the same operation may succeed in another way: its addresses are not wrong, nor
+/// is what it has found.
 fn is_of_way(error: &Error) -> bool {
     match error {
-        Error::Failed(failure) => matches!(
-            failure.cause,
-            Cause::Refused | Cause::NoCode | Cause::Lost | Cause::Time
-        ),
-        Error::Late { .. } => true,
-        Error::Fabric(error) => matches!(
-            error,
-            samite_fabric::Error::PeerLost { .. } | samite_fabric::Error::Timeout { .. }
-        ),
-        _ => false,
+        Error::Failed(failure) => failure.cause != Cause::Failed,
+        Error::BadAddress { .. } | Error::BadLayout(_) => false,
+        Error::Damaged(_) | Error::BadReply { .. } => false,
+        _ => true,
     }
 }
 
@@ -309,9 +304,23 @@ mod tests {
             units: 3,
         };
         let failed = |cause| Error::Failed(Box::new(crate::Failure::new(cause, "")));
-        for error in [wrong, failed(Cause::Failed), failed(Cause::Grant)] {
+        for error in [wrong, failed(Cause::Failed)] {
             assert!(!changes(error));
         }
         assert!(changes(failed(Cause::Lost)));
+    }
+
+    /// A way that fails from its first try is left, whatever stops it.
+    #[test]
+    fn a_way_that_never_worked_is_left() {
+        let auto = Auto::default();
+        let failed = || Error::Failed(Box::new(crate::Failure::new(Cause::Grant, "")));
+        let run = |way: Way| match way {
+            Way::Gets => Ok(()),
+            _ => Err(failed()),
+        };
+        let ended: Vec<_> = (0..4 * TRIALS).map(|_| auto.run(31, run)).collect();
+        assert!(ended[3 * TRIALS as usize..].iter().all(Result::is_ok));
+        assert_eq!(auto.best(31), Some(Way::Gets));
     }
 }

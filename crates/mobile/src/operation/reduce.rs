@@ -198,7 +198,8 @@ fn by_gets(remote: &Remote, bytes: Range<u64>, bound: u32) -> Result<Found> {
 fn below(context: &mut Context, payload: &[u8]) -> Result<(), Trap> {
     let (seen, [bound, index, words]) = Seen::decode(payload)?;
     let mut found = Found::default();
-    let (begin, len) = (index.saturating_mul(WORD), words.saturating_mul(WORD));
+    // Functions have no limit of time: whatever the caller says, a scan ends.
+    let (begin, len) = (index.saturating_mul(WORD), words.min(SCAN) * WORD);
     let mut piece = vec![0; PIECE.min(len) as usize];
     let mut at = 0;
     while at < len {

@@ -514,6 +514,14 @@ impl Work {
             fabric: fabric.clone(),
         };
         runtime.loader.load(job);
+        // L1: those that were parked before it came want it, too.
+        let entry = self.codes.entry(id);
+        let mut units: Vec<Life> = entry.parked.iter().map(|(_, call)| call.from).collect();
+        units.sort_unstable_by_key(|unit| unit.peer);
+        units.dedup();
+        for unit in units.into_iter().filter(|unit| *unit != caller) {
+            runtime.loader.wanted_by(id, unit);
+        }
     }
 
     pub(super) fn loaded_here(&mut self, id: u64, loaded: Result<Ready, String>) {

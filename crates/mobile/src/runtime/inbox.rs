@@ -19,11 +19,19 @@ const REFUSED_MAX: u64 = 4 * REFUSED_FROM_ONE;
 /// The most places that an empty queue keeps.
 const SPARE: usize = 64;
 
+/// What is counted apart: calls, and frames that end what waits.
+const CLASSES: usize = 2;
+const CALLS: usize = 0;
+const OTHERS: usize = 1;
+
+/// What something costs, and in which class.
+type Cost = (usize, u64);
+
 /// What waits from one sender, in its order.
 #[derive(Debug)]
 struct Queue<T> {
-    items: VecDeque<(u64, T)>,
-    cost: u64,
+    items: VecDeque<(Cost, T)>,
+    costs: [u64; CLASSES],
 }
 
 /// Queues of senders that take turns.
@@ -33,9 +41,9 @@ pub(super) struct Turns<T> {
     of_senders: HashMap<Life, Queue<T>, foldhash::fast::RandomState>,
     /// Their senders, in the order of their turns.
     turns: VecDeque<Life>,
-    cost: u64,
+    costs: [u64; CLASSES],
     /// An empty queue: a sender whose frames are taken one by one has none allocated each time.
-    spare: VecDeque<(u64, T)>,
+    spare: VecDeque<(Cost, T)>,
 }
 
 impl<T> Default for Turns<T> {
@@ -43,32 +51,35 @@ impl<T> Default for Turns<T> {
         Turns {
             of_senders: HashMap::default(),
             turns: VecDeque::new(),
-            cost: 0,
+            costs: [0; CLASSES],
             spare: VecDeque::new(),
         }
     }
 }
 
 impl<T> Turns<T> {
-    /// Returns whether a sender may add so much, if all of it has at most `of_one`, and that of all
-    /// senders at most `of_all`.
+    /// Returns whether a sender may add so much, if all of it in that class has at most `of_one`, and
+    /// that of all senders at most `of_all`.
     #[inline]
-    fn has_room(&self, from: Life, cost: u64, of_one: u64, of_all: u64) -> bool {
-        let waits = self.of_senders.get(&from).map_or(0, |queue| queue.cost);
-        waits + cost <= of_one && self.cost + cost <= of_all
+    fn has_room(&self, from: Life, (class, cost): Cost, of_one: u64, of_all: u64) -> bool {
+        let queue = self.of_senders.get(&from);
+        let waits = queue.map_or(0, |queue| queue.costs[class]);
+        waits + cost <= of_one && self.costs[class] + cost <= of_all
     }
 
     #[inline]
-    fn add(&mut self, from: Life, cost: u64, item: T) {
+    fn add(&mut self, from: Life, cost: Cost, item: T) {
         let (spare, turns) = (&mut self.spare, &mut self.turns);
         let queue = self.of_senders.entry(from).or_insert_with(|| {
             turns.push_back(from);
-            let items = std::mem::take(spare);
-            Queue { items, cost: 0 }
+            Queue {
+                items: std::mem::take(spare),
+                costs: [0; CLASSES],
+            }
         });
         queue.items.push_back((cost, item));
-        queue.cost += cost;
-        self.cost += cost;
+        queue.costs[cost.0] += cost.1;
+        self.costs[cost.0] += cost.1;
     }
 
     /// Takes the first frame of the sender whose turn it is.
@@ -76,9 +87,9 @@ impl<T> Turns<T> {
     pub(super) fn next(&mut self) -> Option<(Life, T)> {
         let from = self.turns.pop_front()?;
         let queue = self.of_senders.get_mut(&from)?;
-        let (cost, item) = queue.items.pop_front()?;
-        queue.cost -= cost;
-        self.cost -= cost;
+        let ((class, cost), item) = queue.items.pop_front()?;
+        queue.costs[class] -= cost;
+        self.costs[class] -= cost;
         match queue.items.is_empty() {
             false => self.turns.push_back(from),
             true => {
@@ -104,7 +115,7 @@ impl<T> Turns<T> {
 
     #[cfg(test)]
     pub(super) fn cost(&self) -> u64 {
-        self.cost
+        self.costs.iter().sum()
     }
 }
 
@@ -126,12 +137,13 @@ impl Inbox {
         };
         let len = bytes.len() as u64 + rest.len();
         let cost = len + EACH;
-        let times = match kind {
-            frame::CALL | frame::PREFETCH => 1,
-            _ => 2,
+        let class = match kind {
+            frame::CALL | frame::PREFETCH => CALLS,
+            frame::REPLY | frame::FAIL | frame::FETCH | frame::CODE => OTHERS,
+            _ => return tracing::warn!(from = %from.peer, kind, "an unknown frame"),
         };
-        let (of_one, of_all) = (times * FROM_ONE, times * INBOX_MAX);
-        if self.frames.has_room(from, cost, of_one, of_all) {
+        let cost = (class, cost);
+        if self.frames.has_room(from, cost, FROM_ONE, INBOX_MAX) {
             let mut all = Payload::with_capacity(len as usize);
             all.extend_from_slice(bytes);
             all.resize(len as usize, 0);
@@ -144,7 +156,7 @@ impl Inbox {
             };
             return self.frames.add(from, cost, arrived);
         }
-        let cost = Head::BYTES as u64;
+        let cost = (CALLS, Head::BYTES as u64);
         match bytes.first_chunk() {
             Some(head)
                 if frame::is_answered(bytes)
@@ -208,7 +220,7 @@ mod tests {
         for peer in 0..8 {
             fill(&mut inbox, life(peer), frame::FAIL, &[0; 60_000]);
         }
-        assert!((2 * INBOX_MAX - 60_200..=2 * INBOX_MAX).contains(&inbox.frames.cost()));
+        assert!((2 * INBOX_MAX - 2 * 60_200..=2 * INBOX_MAX).contains(&inbox.frames.cost()));
     }
 
     /// All calls of a unit that find no room are told so, also if another unit makes more of them

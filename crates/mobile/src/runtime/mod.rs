@@ -241,7 +241,10 @@ impl Runtime {
             !IS_WORKING.get(),
             "a kernel cannot use the `Mobile` of its unit"
         );
-        let done = f(&mut locked(&self.work));
+        let mut work = locked(&self.work);
+        work.clock = run::coarse();
+        let done = f(&mut work);
+        drop(work);
         self.work(fabric);
         done
     }

@@ -69,6 +69,12 @@ impl Work {
         }
     }
 
+    /// Returns whether little waits for a peer: then what nobody waits for may be sent to it.
+    pub(super) fn has_much_room(&self, to: Life) -> bool {
+        let waits = self.out.get(&to.peer).map_or(0, |queue| queue.bytes);
+        waits < OUT_MAX / 8
+    }
+
     /// Sends a frame, or keeps it until there is room.
     #[inline]
     pub(crate) fn post(

@@ -1,7 +1,7 @@
 //! Code that is sent before it is called, down a tree of units.
 
 use super::code::State;
-use super::run::reply_head;
+use super::run::{coarse, reply_head};
 use super::{Arrived, Runtime, Work};
 use crate::error::{Cause, Failure};
 use crate::frame::{self, Head};
@@ -24,6 +24,7 @@ impl Work {
             let _ = ready.instance(&self.grants, self.bits, self.bits);
             if ready.has_new_instance() {
                 self.codes.bound_instances(id);
+                self.clock = coarse(); // The next call does not pay for it.
             }
         }
         match self.codes.entry(id).state() {

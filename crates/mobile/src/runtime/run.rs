@@ -274,15 +274,15 @@ impl Work {
             unit.into_iter().for_each(|unit| failure.through(unit));
         }
         failure.is_part = from != head.origin;
-        self.fail_to_origin(runtime, fabric, head, &failure);
+        // What somebody waits for goes first.
+        if head.origin == self.me || self.has_much_room(head.origin) {
+            self.fail_to_origin(runtime, fabric, head, &failure);
+        }
     }
 
     /// Keeps how a call failed for which nobody waits.
     #[cold]
     fn keep_unwaited(&mut self, fabric: &Fabric, mut failure: Failure) {
-        if !failure.is_part {
-            failure.through(self.unit);
-        }
         self.counters.unwaited_failures += 1;
         self.set_names(fabric, &mut failure);
         if self.unwaited.len() >= FAILURES_KEPT {
@@ -371,7 +371,12 @@ impl Work {
             return;
         };
         match Failure::decode(rest) {
-            Some(failure) if head.one_way => self.keep_unwaited(fabric, failure),
+            Some(mut failure) if head.one_way => {
+                if !failure.is_part {
+                    failure.through(self.unit);
+                }
+                self.keep_unwaited(fabric, failure);
+            }
             Some(failure) => self.goes_back(runtime, fabric, head, failure),
             None => tracing::warn!(from = %arrived.from.peer, "a failure that is cut off"),
         }

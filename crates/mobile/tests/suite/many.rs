@@ -217,86 +217,96 @@ fn flood(fabric: &Fabric, unit: u32) -> Outcome {
 
 on_processes!(a_flood_of_calls_takes_no_room_of_others, runs(3, flood));
 
-/// What unit 0 does to unit 1.
-#[derive(Clone, Copy, Debug)]
-enum Attack {
-    /// Kernels that do not end.
-    Loops,
-    /// Calls that move on at the unit as often as they may.
-    Forwards,
-    /// Calls that start two others each, as often as they may.
-    Spawns,
-    /// One code after another that takes long to compile.
-    Codes,
-}
+/// What kernels of unit 0 do at unit 1: each time one begins there, it adds one to a word.
+const ATTACKS: [&str; 3] = [
+    // They do not end.
+    "(loop (br 0))",
+    // They move on at the unit as often as they may.
+    "(call $forward (call $me) (i32.const 0) (local.get $at) (i32.const 0))",
+    // They start two others each, as often as they may.
+    "(call $spawn (call $me) (i32.const 0) (local.get $at) (i32.const 0))
+    (call $spawn (call $me) (i32.const 0) (local.get $at) (i32.const 0))",
+];
 
-/// Kernels of unit 0 take what they can of unit 1. Meanwhile each call of unit 2 there is run: none
-/// is refused, or late.
+/// While a function holds unit 1, unit 0 queues attacks there, and then unit 2 calls that tell how
+/// often kernels of unit 0 have begun: these take turns with its calls, and so does what they have
+/// started.
 fn attacked(fabric: &Fabric, unit: u32) -> Outcome {
+    const EACH: usize = 128;
+    // At most 16 frames of unit 0 were taken out of the inbox before those of unit 2 came.
+    const FIRST: u64 = 2 * 16 + TURNS;
     const CALLS: u64 = 50;
+    // A call of unit 0, and one that such a call has made, for each call of unit 2.
+    const TURNS: u64 = 4;
     let mobile = begin(fabric)?;
     let members = fabric.job()?;
-    let echo = "(call $reply (local.get $at) (local.get $len))";
-    let echo = mobile.register(Capsule::from_wat(&kernel(echo))?)?;
-    if unit == 2 {
-        mobile.prefetch(&echo, &[1])?.wait()?;
-    }
-    fabric.barrier(&members)?;
-    for attack in [
-        Attack::Loops,
-        Attack::Forwards,
-        Attack::Spawns,
-        Attack::Codes,
-    ] {
+    let segment = fabric.allocate(4096)?;
+    mobile.grant(0, segment.bytes(), Rights::Write);
+    let (own, other) = (fabric.clone(), members[2]);
+    let hold = Function::new(move |_, _| match own.recv_vec(Match::from(other, 1)) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(samite_mobile::Trap::Other(error.to_string())),
+    });
+    mobile.define("holds", hold);
+    let hold = mobile.register(Capsule::of_function("holds", ["hold"])?)?;
+    let count = "(i64.store (local.get $at) (call $load64 (i32.const 0) (i64.const 0)))
+        (call $reply (local.get $at) (i32.const 8))";
+    let count = mobile.register(Capsule::from_wat(&kernel(count))?)?;
+    let begun = |number: u64| -> Outcome<_> {
+        let payload = number.to_le_bytes();
+        Ok(call(&mobile, 1, &count, &payload)?)
+    };
+    let number = |reply: Vec<u8>| -> Outcome<u64> { Ok(u64::from_le_bytes(reply[..].try_into()?)) };
+    for attack in ATTACKS {
+        let counted =
+            format!("(drop (call $add64 (i32.const 0) (i64.const 0) (i64.const 1))) {attack}");
+        let code = mobile.register(Capsule::from_wat(&kernel(&counted))?)?;
+        if unit == 0 {
+            for code in [&code, &count] {
+                mobile.prefetch(code, &[1])?.wait()?;
+            }
+        }
+        fabric.barrier(&members)?;
         match unit {
             0 => {
-                let body = match attack {
-                    Attack::Loops => "(loop (br 0))",
-                    Attack::Forwards => {
-                        "(call $forward (call $me) (i32.const 0) (local.get $at) (i32.const 0))"
-                    }
-                    Attack::Spawns => {
-                        "(call $spawn (call $me) (i32.const 0) (local.get $at) (i32.const 0))
-                        (call $spawn (call $me) (i32.const 0) (local.get $at) (i32.const 0))"
-                    }
-                    Attack::Codes => "",
+                let held = mobile.call(1, &hold, "hold", &[])?;
+                let limits = Limits {
+                    hops: 2_000,
+                    ..Limits::default()
                 };
-                let body = mobile.register(Capsule::from_wat(&kernel(body))?)?;
-                let start = |number: u64| -> Outcome<_> {
-                    let code = match attack {
-                        Attack::Codes => {
-                            mobile.register(large(&format!("(drop (i32.const {number}))"))?)?
-                        }
-                        _ => body.clone(),
-                    };
-                    let limits = Limits {
-                        hops: 10_000,
-                        ..Limits::default()
-                    };
-                    Ok(mobile.call_within(1, &code, "run", &[], limits)?)
-                };
-                let count = match attack {
-                    Attack::Codes => 3,
-                    _ => 16,
-                };
-                let calls = (0..count).map(start).collect::<Outcome<Vec<_>>>()?;
-                fabric.send(members[2], 3, b"begun")?;
+                let calls = (0..EACH).map(|_| mobile.call_within(1, &code, "run", &[], limits));
+                let calls = calls.collect::<Result<Vec<_>, _>>()?;
+                fabric.send(members[2], 3, b"queued")?;
+                same!(held.wait()?, [0_u8; 0]);
                 for call in calls {
                     if let Err(ended) = call.wait() {
                         let ended = failure(Err(ended))?;
-                        let expected = [Cause::Time, Cause::Forbidden, Cause::Refused, Cause::Busy];
-                        check!(expected.contains(&ended.cause), "{attack:?}: {ended}");
+                        let expected = [Cause::Time, Cause::Forbidden, Cause::Refused];
+                        check!(expected.contains(&ended.cause), "{attack}: {ended}");
                     }
                 }
             }
             2 => {
                 fabric.recv_vec(Match::from(members[0], 3))?;
-                for number in 0..CALLS {
-                    let number = number.to_le_bytes();
-                    same!(call(&mobile, 1, &echo, &number)?.wait()?, number);
+                let calls = (0..CALLS).map(begun).collect::<Outcome<Vec<_>>>()?;
+                fabric.send(members[1], 1, b"go on")?;
+                let mut before = None;
+                for (at, call) in calls.into_iter().enumerate() {
+                    let now = number(call.wait()?)?;
+                    let first = *before.get_or_insert(now.saturating_sub(TURNS));
+                    let most = first + TURNS * (at as u64 + 1);
+                    check!(now <= most, "{attack}: {now} had begun before call {at}");
+                    check!(at > 0 || now <= FIRST, "{attack}: {now} came first");
                 }
             }
             _ => {}
+        }
+        fabric.barrier(&members)?;
+        if unit == 1 {
+            segment
+                .bytes()
+                .u64(0)
+                .store(0, std::sync::atomic::Ordering::Relaxed);
         }
         fabric.barrier(&members)?;
     }
