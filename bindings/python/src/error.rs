@@ -44,11 +44,12 @@ impl Coded for samite::mobile::Error {
 }
 
 /// What messages name as Rust does, and what programs in Python write.
-const WORDS: [(&str, &str); 5] = [
+const WORDS: [(&str, &str); 6] = [
     (
         "`Limits::run` and `time` of the call",
         "`run` and `time` of `Mobile.call`",
     ),
+    ("`Policy::llvm`", "`llvm` of `Mobile.set_policy`"),
     ("`Policy::run_max`", "`run_max` of `Mobile.set_policy`"),
     ("`Policy::trust`", "`trust` of `Mobile.set_policy`"),
     ("clone the `Mobile`", "use the `Mobile`"),

@@ -11,6 +11,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 use samite::mobile::{GRANTS_MAX, Limits, Policy, Processor, Registered, Rights, Trust};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -242,8 +243,9 @@ impl Mobile {
     /// Says which code this unit runs: "nothing", "signed-wasm", "wasm" (the default),
     /// "listed-native" or "everything". `keys` are those whose signatures count, and `hashes` are
     /// those of capsules with native code: each has 32 bytes, or 64 hexadecimal digits. A call runs
-    /// for `run_max` seconds at most.
-    #[pyo3(signature = (trust, keys=vec![], hashes=vec![], run_max=1.0))]
+    /// for `run_max` seconds at most. `llvm` is the file of the library of LLVM 22 that compiles
+    /// bitcode, or its folder: by default, the system's loader finds it.
+    #[pyo3(signature = (trust, keys=vec![], hashes=vec![], run_max=1.0, llvm=None))]
     fn set_policy(
         &self,
         py: Python<'_>,
@@ -251,6 +253,7 @@ impl Mobile {
         keys: Vec<Bound<'_, PyAny>>,
         hashes: Vec<Bound<'_, PyAny>>,
         run_max: f64,
+        llvm: Option<PathBuf>,
     ) -> PyResult<()> {
         let trust = match trust {
             "nothing" => Trust::Nothing,
@@ -273,6 +276,7 @@ impl Mobile {
             keys: keys.iter().map(of_32).collect::<PyResult<_>>()?,
             hashes: hashes.collect::<PyResult<_>>()?,
             run_max: seconds(run_max)?,
+            llvm,
         };
         let mobile = self.here()?;
         py.detach(|| mobile.set_policy(policy));

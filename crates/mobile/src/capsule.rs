@@ -163,7 +163,7 @@ impl Builder {
         self.part(Kind::Wasm, Processor::Any, 0, code.into())
     }
 
-    /// Adds bitcode of this major version of LLVM.
+    /// Adds bitcode of this major version of LLVM: units take that of LLVM 22 and earlier.
     pub fn bitcode(self, of: Processor, producer: u16, code: impl Into<Vec<u8>>) -> Builder {
         self.part(Kind::Bitcode, of, producer, code.into())
     }

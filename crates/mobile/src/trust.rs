@@ -3,6 +3,7 @@
 use crate::capsule::{Capsule, Hash, Part};
 use samite_engines::Kind;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Which code a unit accepts, from little to much. Functions of the program itself are always
@@ -45,6 +46,10 @@ pub struct Policy {
     pub hashes: Vec<Hash>,
     /// How long a call may run here at once, whatever its own limit.
     pub run_max: Duration,
+    /// Which LLVM 22 compiles bitcode here: the file of its library, or the folder of that. `None`:
+    /// the one that the system's loader finds. It is loaded when the first bitcode comes that this
+    /// unit trusts.
+    pub llvm: Option<PathBuf>,
 }
 
 impl Default for Policy {
@@ -54,6 +59,7 @@ impl Default for Policy {
             keys: Vec::new(),
             hashes: Vec::new(),
             run_max: Duration::from_secs(1),
+            llvm: None,
         }
     }
 }

@@ -1,6 +1,7 @@
 """The part of the package that is written in Rust."""
 
 from collections.abc import Iterable
+from os import PathLike
 from typing import Any, Literal
 
 import numpy
@@ -166,6 +167,7 @@ class Mobile:
         keys: list[bytes | str] = ...,
         hashes: list[bytes | str] = ...,
         run_max: float = 1.0,
+        llvm: str | PathLike[str] | None = None,
     ) -> None:
         """Says which code this unit runs; by default "wasm"."""
     def serve(self, timeout: float | None = None) -> None:

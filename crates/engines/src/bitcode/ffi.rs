@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 
 /// The version whose interface this is.
-const MAJOR: c_uint = 22;
+const MAJOR: c_uint = super::LLVM as c_uint;
 /// Names of the library: of Debian and others, since LLVM 18 and before.
 const NAMES: [&str; 3] = ["libLLVM.so.22.1", "libLLVM-22.so", "libLLVM.so.22"];
 
@@ -305,7 +305,7 @@ pub(super) fn load(at: Option<&Path>) -> Result<Llvm, Refused> {
     }
     Err(Refused::NoEngine(format!(
         "LLVM bitcode needs the library of LLVM {MAJOR}: install it (Debian: libllvm22), or name \
-         its folder. Looked for {}",
+         its folder (`Policy::llvm` of this unit). Looked for {}",
         causes.join("; ")
     )))
 }

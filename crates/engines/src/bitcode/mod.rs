@@ -42,6 +42,9 @@ use std::time::Duration;
 
 pub use crate::native::CODE_MAX;
 
+/// The major version of the LLVM that compiles bitcode.
+pub const LLVM: u16 = 22;
+
 /// What code may call besides the functions of the fabric: LLVM itself makes such calls.
 pub const ALLOWED: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "bcmp"];
 

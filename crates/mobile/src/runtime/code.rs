@@ -442,6 +442,7 @@ impl Work {
     pub(crate) fn reconsider(&mut self, runtime: &Runtime, fabric: &Fabric) -> Vec<State> {
         self.codes.decisions += 1;
         runtime.loader.forget();
+        runtime.loader.bitcode.set_place(self.policy.llvm.clone());
         let (mut decided, mut waited_for) = (Vec::new(), Vec::new());
         for (id, entry) in &mut self.codes.entries {
             entry.asked_for_signature.clear();

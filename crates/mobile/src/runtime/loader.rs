@@ -11,6 +11,7 @@
 //! L3 A job is answered: `runs` of a lane is locked while a job is added, and while the thread
 //!    ends.
 
+use super::llvm::{Bitcode, check_producer};
 use super::locked;
 use super::ready::Ready;
 use crate::capsule::{Capsule, Part, Processor};
@@ -19,7 +20,7 @@ use samite_fabric::Fabric;
 use samite_fabric::rpc::Life;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Code to compile.
 pub(super) struct Job {
@@ -120,6 +121,7 @@ pub(super) struct Loader {
     portable: Arc<Lane>,
     /// What is done; shared by the lanes.
     loaded: Arc<Mutex<VecDeque<Loaded>>>,
+    pub(super) bitcode: Bitcode,
     /// As if the system started no threads.
     #[cfg(test)]
     pub(super) has_no_threads: std::sync::atomic::AtomicBool,
@@ -144,6 +146,7 @@ impl Loader {
             native: lane(),
             portable: lane(),
             loaded: Arc::clone(&loaded),
+            bitcode: Bitcode::default(),
             #[cfg(test)]
             has_no_threads: std::sync::atomic::AtomicBool::new(false),
         }
@@ -196,9 +199,9 @@ impl Loader {
             return Err(std::io::ErrorKind::WouldBlock.into());
         }
         if !*runs {
-            let lane = lane.clone();
+            let (lane, bitcode) = (lane.clone(), self.bitcode.clone());
             let builder = std::thread::Builder::new().name("samite loader".into());
-            builder.spawn(move || lane.run(engines))?;
+            builder.spawn(move || lane.run(|| engines(bitcode)))?;
             *runs = true;
         }
         Ok(())
@@ -293,37 +296,17 @@ impl Lane {
     }
 }
 
-/// The engines of this build, the fastest code first. LLVM is loaded when the first bitcode comes.
-fn engines() -> Vec<Loadable> {
+/// The engines of this build, the fastest code first.
+fn engines(bitcode: Bitcode) -> Vec<Loadable> {
     vec![
         Ok(Box::new(samite_engines::elf::Elf)),
-        Ok(Box::new(Bitcode)),
+        Ok(Box::new(bitcode)),
         #[cfg(feature = "wasm")]
         match samite_engines::wasm::Wasm::new() {
             Ok(wasm) => Ok(Box::new(wasm)),
             Err(error) => Err((Kind::Wasm, error.to_string())),
         },
     ]
-}
-
-/// The engine for bitcode, which loads LLVM when it is first used.
-struct Bitcode;
-
-impl Engine for Bitcode {
-    fn kind(&self) -> Kind {
-        Kind::Bitcode
-    }
-
-    fn prepare(
-        &self,
-        code: &[u8],
-        entries: &[String],
-    ) -> Result<Box<dyn samite_engines::Code>, samite_engines::Refused> {
-        static LLVM: OnceLock<Result<samite_engines::bitcode::Bitcode, samite_engines::Refused>> =
-            OnceLock::new();
-        let llvm = LLVM.get_or_init(|| samite_engines::bitcode::Bitcode::new(None));
-        llvm.as_ref().map_err(Clone::clone)?.prepare(code, entries)
-    }
 }
 
 /// Compiles the first part that an engine accepts.
@@ -343,9 +326,10 @@ fn prepare(engines: &[Loadable], job: &Job) -> Result<Ready, String> {
         };
         for part in job.parts.iter().filter(is_for_here) {
             let prepared = match engine {
-                Ok(engine) => engine
-                    .prepare(job.capsule.part(part), job.capsule.entries())
-                    .map_err(|error| error.to_string()),
+                Ok(engine) => check_producer(part).and_then(|()| {
+                    let prepared = engine.prepare(job.capsule.part(part), job.capsule.entries());
+                    prepared.map_err(|error| error.to_string())
+                }),
                 Err((_, why)) => Err(why.clone()),
             };
             match prepared {

@@ -37,6 +37,7 @@
 mod code;
 mod fetch;
 mod inbox;
+mod llvm;
 mod loader;
 pub(crate) mod map;
 mod membership;

@@ -35,6 +35,7 @@ mod handle;
 mod holders;
 mod hostile;
 mod limits;
+mod llvm;
 mod many;
 mod native;
 mod operations;

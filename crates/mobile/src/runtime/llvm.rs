@@ -1,0 +1,73 @@
+//! The engine for bitcode: it loads LLVM when the first bitcode comes.
+
+use super::locked;
+use crate::capsule::Part;
+use samite_engines::bitcode::{self, LLVM};
+use samite_engines::{Code, Engine, Kind, Refused};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+/// The engine; its clones share LLVM, and where it is looked for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bitcode(Arc<Mutex<Place>>);
+
+#[derive(Debug, Default)]
+struct Place {
+    /// As in [`crate::Policy::llvm`].
+    at: Option<PathBuf>,
+    /// What came of it, once it was looked for there.
+    loaded: Option<Result<bitcode::Bitcode, Refused>>,
+}
+
+impl Bitcode {
+    /// Says where LLVM is looked for from now on. If it was not found there, it is looked for again.
+    pub(super) fn set_place(&self, at: Option<PathBuf>) {
+        let mut place = locked(&self.0);
+        if place.at != at || matches!(place.loaded, Some(Err(_))) {
+            *place = Place { at, loaded: None };
+        }
+    }
+
+    /// Returns LLVM. The lock is not held while it is loaded: that takes milliseconds.
+    fn llvm(&self) -> Result<bitcode::Bitcode, Refused> {
+        let at = {
+            let place = locked(&self.0);
+            if let Some(loaded) = &place.loaded {
+                return loaded.clone();
+            }
+            place.at.clone()
+        };
+        let loaded = bitcode::Bitcode::new(at.as_deref());
+        let mut place = locked(&self.0);
+        if place.at == at {
+            place.loaded = Some(loaded.clone());
+        }
+        loaded
+    }
+}
+
+impl Engine for Bitcode {
+    fn kind(&self) -> Kind {
+        Kind::Bitcode
+    }
+
+    fn prepare(&self, code: &[u8], entries: &[String]) -> Result<Box<dyn Code>, Refused> {
+        self.llvm()?.prepare(code, entries)
+    }
+}
+
+/// Checks that LLVM can read a part, if it is bitcode: no LLVM reads that of a later one.
+///
+/// # Errors
+/// Names both versions.
+pub(super) fn check_producer(part: &Part) -> Result<(), String> {
+    match part.kind == Kind::Bitcode && part.producer > LLVM {
+        true => Err(format!(
+            "it was made by LLVM {}, and this unit takes bitcode of LLVM {LLVM} and earlier: \
+             compile it with {}",
+            part.producer,
+            samite_engines::clang::PROGRAM
+        )),
+        false => Ok(()),
+    }
+}
