@@ -154,14 +154,7 @@ impl Prepared {
         let memory = Memory::new(&mut store, MemoryType::new(pages, Some(pages)))?;
         // From now on: the kernel has this memory, and no other.
         store.limiter(|state| &mut state.limits);
-        let private = match window::map(memory.data_ptr(&store), end, &windows) {
-            Ok(private) => private,
-            Err(error) => {
-                // W5: what is left of the memory is not given back.
-                std::mem::forget(store);
-                return Err(error.into());
-            }
-        };
+        let (mut store, private) = window::map(store, memory, end, &windows)?;
         let state = store.data_mut();
         state.windows = windows;
         state.private = Some(private);

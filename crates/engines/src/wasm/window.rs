@@ -5,8 +5,8 @@
 //!    belong to it until its store is dropped. The engine is configured so (`memory_reservation`,
 //!    `memory_may_move`), and compiled code relies on it, too: it does not check addresses. The
 //!    first bytes are accessible, and never move and never grow: the maximum is the minimum. The
-//!    rest is not accessible, but for windows. `map` is given the first byte, and a [`Private`] and
-//!    the windows are part of the data of that store. A test looks at the mappings of the process.
+//!    rest is not accessible, but for windows. `map` is given the store, and a [`Private`] and the
+//!    windows are part of its data. A test looks at the mappings of the process.
 //! W2 Windows lie behind the private part and below 4 GiB, and do not overlap (`plan`). So they are
 //!    outside of the memory as WebAssembly knows it: its bulk operations (`memory.copy`,
 //!    `memory.fill`), which are functions of the host, and its data segments do not reach them.
@@ -27,6 +27,7 @@ use crate::{Grants, Rights};
 use rustix::mm::{MapFlags, ProtFlags};
 use samite_mem::SharedBytes;
 use std::ffi::c_void;
+use wasmtime::{Memory, Store};
 
 /// The address space of a memory: all that an address of 32 bits can name.
 pub(super) const SPACE: usize = 1 << 32;
@@ -79,23 +80,28 @@ unsafe impl Send for Private {}
 unsafe impl Sync for Private {}
 
 /// Maps the windows behind the memory of a new instance (W1), of which the first `own` bytes are
-/// its own.
+/// its own. The memory belongs to the store, which is returned.
 ///
 /// # Errors
-/// W5: a window cannot be mapped.
-pub(super) fn map(
-    base: *mut u8,
+/// A window cannot be mapped. The store is not dropped then (W5).
+pub(super) fn map<T: 'static>(
+    store: Store<T>,
+    memory: Memory,
     own: u64,
     windows: &[Window],
-) -> Result<Private, rustix::io::Errno> {
+) -> Result<(Store<T>, Private), rustix::io::Errno> {
+    let base = memory.data_ptr(&store);
     for window in windows {
         let len = window.bytes.len();
         assert!(own <= window.at && window.at + len <= WINDOWS_MAX, "W2");
         // SAFETY: W1, W2: the range belongs to the memory.
         let to: *mut c_void = unsafe { base.add(window.at as usize).cast() };
-        overlay(window, to, len as usize)?;
+        if let Err(error) = overlay(window, to, len as usize) {
+            std::mem::forget(store); // W5
+            return Err(error);
+        }
     }
-    Ok(Private { base, len: own })
+    Ok((store, Private { base, len: own }))
 }
 
 /// Maps the pages of a segment a second time, from their file: the emulator qemu-user refuses the
@@ -156,10 +162,11 @@ mod tests {
     use super::super::Wasm;
     use super::*;
     use samite_mem::Arena;
-    use wasmtime::{Memory, MemoryType, Store};
+    use std::sync::Arc;
+    use wasmtime::MemoryType;
 
-    fn memory() -> (Store<()>, Memory) {
-        let mut store = Store::new(&Wasm::new().unwrap().engine, ());
+    fn memory<T: 'static>(data: T) -> (Store<T>, Memory) {
+        let mut store = Store::new(&Wasm::new().unwrap().engine, data);
         let memory = Memory::new(&mut store, MemoryType::new(1, Some(1))).unwrap();
         (store, memory)
     }
@@ -173,45 +180,68 @@ mod tests {
         }
     }
 
-    /// The system refuses a range of a file that does not begin at a page.
+    /// The system refuses a range of a file that does not begin at a page. The store, which would
+    /// give the memory back, is not dropped then (W5), and so its data is not, either.
     #[test]
     fn a_memory_whose_window_cannot_be_mapped_is_not_used() {
         let arena = Arena::create(2 << 20).unwrap();
-        let (store, memory) = memory();
+        let data = Arc::new(());
+        let (store, memory) = memory(data.clone());
         let windows = [window(arena.bytes(8, PAGE).unwrap())];
-        let failed = map(memory.data_ptr(&store), PAGE, &windows);
-        assert_eq!(failed.unwrap_err(), rustix::io::Errno::INVAL);
-        std::mem::forget(store); // W5
-        let (store, memory) = self::memory();
+        let failed = map(store, memory, PAGE, &windows).map(|_| ());
+        assert_eq!(failed, Err(rustix::io::Errno::INVAL));
+        assert_eq!(Arc::strong_count(&data), 2);
+        let (store, memory) = self::memory(data.clone());
         let windows = [window(arena.bytes(4096, PAGE).unwrap())];
-        assert!(map(memory.data_ptr(&store), PAGE, &windows).is_ok());
+        let (store, _) = map(store, memory, PAGE, &windows).unwrap();
+        assert_eq!(Arc::strong_count(&data), 3);
+        drop(store);
+        assert_eq!(Arc::strong_count(&data), 2);
+    }
+
+    /// Returns the parts of a range of addresses that are mapped, and whether each is accessible.
+    fn mappings(begin: usize, end: usize) -> Vec<(usize, usize, bool)> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mapping = |line: &str| {
+            let (range, rest) = line.split_once(' ').unwrap();
+            let (first, last) = range.split_once('-').unwrap();
+            let of = |text| usize::from_str_radix(text, 16).unwrap();
+            let (first, last) = (of(first).max(begin), of(last).min(end));
+            (first < last).then(|| (first, last, !rest.starts_with("---")))
+        };
+        maps.lines().filter_map(mapping).collect()
     }
 
     /// W1: all of it, and a guard behind it, is address space of the process that is not
-    /// accessible, but for its own page. It is given back with the store.
+    /// accessible, but for its own page. It is given back with the store. A process of its own
+    /// looks: in this one, another thread may get the same addresses.
     #[test]
     fn a_memory_has_all_of_its_address_space() {
-        let (store, memory) = memory();
+        const CHILD: &str = "SAMITE_TEST_ADDRESS_SPACE";
+        if std::env::var_os(CHILD).is_none() {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let name = "wasm::window::tests::a_memory_has_all_of_its_address_space";
+            let child = child.args(["--exact", name]).env(CHILD, "1");
+            let ended = child.output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stdout);
+            assert!(ended.status.success(), "{said}");
+            return assert!(said.contains("1 passed"), "{said}");
+        }
+        let (store, memory) = memory(());
         let begin = memory.data_ptr(&store).addr();
         let own = begin + PAGE as usize;
-        let end = begin + SPACE;
-        let (mut at, mut accessible) = (begin, 0);
-        for mapping in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
-            let (range, rest) = mapping.split_once(' ').unwrap();
-            let (first, last) = range.split_once('-').unwrap();
-            let of = |text| usize::from_str_radix(text, 16).unwrap();
-            let (first, last) = (of(first), of(last));
-            if last <= begin || first > end {
-                continue;
-            }
-            assert!(first <= at, "a hole at {at:#x}: {mapping}");
-            if !rest.starts_with("---") {
-                accessible += last.min(end) - first.max(begin);
-                assert!((begin..own).contains(&first.max(begin)), "{mapping}");
-            }
+        let end = begin + SPACE + PAGE as usize; // With a part of the guard.
+        let mut at = begin;
+        for (first, last, is_accessible) in mappings(begin, end) {
+            assert_eq!(first, at, "a hole");
+            assert_eq!(is_accessible, first < own, "{first:#x} to {last:#x}");
+            assert!(!is_accessible || last <= own, "{last:#x}");
             at = last;
         }
-        assert!(at > end, "it ends at {at:#x}, and not behind {end:#x}");
-        assert_eq!(accessible, PAGE as usize);
+        assert_eq!(at, end);
+        drop(store);
+        let left = mappings(begin, end);
+        let left: usize = left.iter().map(|(first, last, _)| last - first).sum();
+        assert!(left < SPACE / 2, "{left} bytes are still mapped");
     }
 }
