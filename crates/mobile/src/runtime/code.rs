@@ -78,7 +78,7 @@ pub(crate) struct Entry {
     pinned: bool,
     /// The units whose last calls have run out of time here, the most time that one of them had,
     /// and how many in a row had no more.
-    pub(super) timeouts: Vec<(Life, Duration, u32)>,
+    timeouts: Vec<(Life, Duration, u32)>,
 }
 
 impl Entry {
@@ -110,20 +110,17 @@ impl Entry {
         }
     }
 
+    /// Returns whether calls have run out of time here.
+    #[inline]
+    pub(super) fn has_timeouts(&self) -> bool {
+        !self.timeouts.is_empty()
+    }
+
     /// Returns how many of a unit's last calls have run out of at most so much time.
     pub(super) fn timeouts_of(&self, unit: Life, run: Duration) -> u32 {
         let mut all = self.timeouts.iter();
         let found = all.find(|(of, most, _)| *of == unit && run <= *most);
         found.map_or(0, |(.., count)| *count)
-    }
-
-    /// Counts that a call of a unit has run out of this time.
-    pub(super) fn timed_out(&mut self, unit: Life, run: Duration) {
-        match self.timeouts.iter_mut().find(|(of, ..)| *of == unit) {
-            Some((_, most, count)) if *most < run => (*most, *count) = (run, 1),
-            Some((.., count)) => *count += 1,
-            None => self.timeouts.push((unit, run, 1)),
-        }
     }
 
     /// Returns whether it may be evicted.
@@ -150,6 +147,8 @@ pub(crate) struct Codes {
     pub(super) held: BTreeSet<u64>,
     /// Bytes of code that is being compiled, by the units whose calls need it.
     loading_for: HashMap<Life, u64, foldhash::fast::RandomState>,
+    /// The units whose last calls of which codes have run out of time: `timeouts` of those entries.
+    timed: BTreeSet<(Life, u64)>,
     /// Those that cost something, by their place in the order of use.
     order: BTreeSet<(u64, u64)>,
     /// How many entries were looked at to evict some.
@@ -401,8 +400,43 @@ impl Codes {
             self.count_loading(gone.loading, None);
             self.list(id, false, false);
             self.held.remove(&id);
+            for (unit, ..) in gone.timeouts {
+                self.timed.remove(&(unit, id));
+            }
         }
         true
+    }
+
+    /// Counts that a call of a unit has run out of this time.
+    pub(super) fn timed_out(&mut self, id: u64, unit: Life, run: Duration) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        match entry.timeouts.iter_mut().find(|(of, ..)| *of == unit) {
+            Some((_, most, count)) if *most < run => (*most, *count) = (run, 1),
+            Some((.., count)) => *count += 1,
+            None => entry.timeouts.push((unit, run, 1)),
+        }
+        self.timed.insert((unit, id));
+    }
+
+    /// Forgets that calls of a unit have run out of time.
+    pub(super) fn in_time(&mut self, id: u64, unit: Life) {
+        if self.timed.remove(&(unit, id))
+            && let Some(entry) = self.entries.get_mut(&id)
+        {
+            entry.timeouts.retain(|(of, ..)| *of != unit);
+            entry.timeouts.shrink_to_fit();
+        }
+    }
+
+    /// Forgets that of all codes: the unit was lost.
+    pub(super) fn forget_unit(&mut self, unit: Life) {
+        let of_unit = self.timed.range((unit, 0)..=(unit, u64::MAX));
+        let codes: Vec<u64> = of_unit.map(|(_, id)| *id).collect();
+        for id in codes {
+            self.in_time(id, unit);
+        }
     }
 
     /// Records what became of code that was loaded, and returns the calls that waited for it. They
@@ -441,6 +475,7 @@ impl Work {
     #[must_use]
     pub(crate) fn reconsider(&mut self, runtime: &Runtime, fabric: &Fabric) -> Vec<State> {
         self.codes.decisions += 1;
+        self.codes.timed.clear();
         runtime.loader.forget();
         runtime.loader.bitcode.set_place(self.policy.llvm.clone());
         let (mut decided, mut waited_for) = (Vec::new(), Vec::new());
@@ -684,6 +719,47 @@ mod tests {
         assert!(!codes.evict(0, CODE_BYTES));
         assert!(codes.looks - before <= codes.entries.len() as u64);
         assert_eq!(codes.order.len(), codes.entries.len());
+    }
+
+    /// Timeouts are counted for each unit, and forgotten with the unit or with the code.
+    #[test]
+    fn timeouts_end_with_their_unit() {
+        let unit = |peer, incarnation| Life {
+            peer: samite_fabric::PeerId(peer),
+            incarnation,
+        };
+        let units = [unit(1, 1), unit(1, 2), unit(2, 1)];
+        let mut codes = Codes::default();
+        let run = Duration::from_secs(1);
+        for id in [0, 7, u64::MAX] {
+            codes.entry(id);
+            for unit in units {
+                codes.timed_out(id, unit, run);
+                codes.timed_out(id, unit, run);
+            }
+        }
+        codes.in_time(7, units[0]);
+        codes.forget_unit(units[1]);
+        let mut counts = |id| {
+            let entry = codes.get(id).unwrap();
+            units.map(|unit| entry.timeouts_of(unit, run))
+        };
+        assert_eq!(
+            [0, 7, u64::MAX].map(&mut counts),
+            [[2, 0, 2], [0, 0, 2], [2, 0, 2]]
+        );
+        assert!(codes.forget(7));
+        for unit in [units[0], units[2]] {
+            assert_eq!(codes.timed.range((unit, 0)..=(unit, u64::MAX)).count(), 2);
+            codes.forget_unit(unit);
+        }
+        assert!(codes.timed.is_empty());
+        assert!(
+            codes
+                .entries
+                .values()
+                .all(|entry| entry.timeouts.capacity() == 0)
+        );
     }
 
     /// The sets hold those that are in their states, however these change.

@@ -53,6 +53,7 @@ impl Work {
             }
         }
         for (unit, life) in newly {
+            self.codes.forget_unit(life);
             self.fail_moved(runtime, fabric, unit, life);
             locked(&runtime.calls).doubt(life, self.clock);
             self.doubts_due = self.clock; // The next look finds out when.

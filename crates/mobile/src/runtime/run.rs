@@ -39,7 +39,7 @@ impl Work {
         }
         let run = head.limits.run.min(self.policy.run_max);
         let most = run.min(head.limits.time);
-        if !code.timeouts.is_empty() && code.timeouts_of(arrived.from, most) >= TIMEOUTS_MAX {
+        if code.has_timeouts() && code.timeouts_of(arrived.from, most) >= TIMEOUTS_MAX {
             let run_max = self.policy.run_max;
             let text = format!(
                 "the last {TIMEOUTS_MAX} calls of this code from that unit ran out of time here: give the call more time (`Limits::run` and `time`; this unit allows {run_max:?}), or evict the code here (`Mobile::evict`)"
@@ -76,8 +76,8 @@ impl Work {
         self.counters.calls += 1;
         match ended {
             Ok(()) => {
-                if !code.timeouts.is_empty() {
-                    code.timeouts.retain(|(unit, ..)| *unit != arrived.from);
+                if code.has_timeouts() {
+                    self.codes.in_time(arrived.word, arrived.from);
                 }
                 self.carry_out(runtime, fabric, &head, &arrived, &context, spent);
             }
@@ -90,8 +90,9 @@ impl Work {
                 }
                 // Calls with little time, or much input, do not have the code refused.
                 let enough = Limits::default().run.min(self.policy.run_max);
-                if cause == Cause::Time && !head.has_input && most >= enough {
-                    code.timed_out(arrived.from, most);
+                let counts = cause == Cause::Time && !head.has_input && most >= enough;
+                if counts && !self.gone.contains(&arrived.from) {
+                    self.codes.timed_out(arrived.word, arrived.from, most);
                 }
                 let failure = Failure::new(cause, trap.to_string());
                 self.fail(runtime, fabric, &head, arrived.from, failure);

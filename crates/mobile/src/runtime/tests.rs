@@ -4,6 +4,7 @@ use super::code::State;
 use super::fetch::Fetch;
 use super::*;
 use crate::capsule::Capsule;
+use samite_engines::Trap;
 use samite_fabric::{Config, Identity};
 use std::sync::Weak;
 use std::sync::atomic::AtomicU32;
@@ -315,6 +316,49 @@ fn code_of_one_unit_is_bounded_while_it_is_compiled() {
             assert_eq!(work.codes.find_caller(ID, me, 1_000_000), expected);
             assert_eq!(work.codes.entry(ID).caller, Some(from));
         }
+    });
+}
+
+/// That calls of a unit ran out of time is forgotten when its loss is seen, and counted no more of
+/// those that run after it.
+#[test]
+fn timeouts_of_a_unit_that_was_lost_are_forgotten() {
+    let bench = Bench::new();
+    let (runtime, fabric) = (&bench.runtime, &bench.fabric);
+    let capsule = Capsule::of_function("slow", ["run"]).unwrap();
+    let id = capsule.hash().id();
+    // Its number belongs to another process by now.
+    let unit = Life {
+        incarnation: runtime.me.incarnation + 1,
+        ..runtime.me
+    };
+    let call = |work: &mut Work| {
+        let arrived = Arrived {
+            from: unit,
+            kind: frame::CALL,
+            word: id,
+            bytes: Payload::from_slice(&head(unit).encode(frame::CALL)),
+        };
+        work.call(runtime, fabric, arrived);
+    };
+    let counted = |work: &mut Work| {
+        let entry = work.codes.get(id).unwrap();
+        entry.timeouts_of(unit, Duration::from_millis(1))
+    };
+    bench.with(|work| {
+        let slow = Function::new(|_, _| Err(Trap::Time));
+        work.functions.insert("slow".into(), slow);
+        assert!(work.register(runtime, fabric, capsule, false));
+        work.obtain(runtime, fabric, id);
+        call(work);
+        call(work);
+        assert_eq!(counted(work), 2);
+        work.units[1] = unit;
+        work.changes = !work.changes;
+        work.follow(runtime, fabric);
+        assert_eq!(counted(work), 0);
+        call(work);
+        assert_eq!((counted(work), work.counters.traps), (0, 3));
     });
 }
 
