@@ -20,7 +20,7 @@ struct Place {
 }
 
 impl Bitcode {
-    /// Says where LLVM is looked for from now on. If it was not found there, it is looked for again.
+    /// Says where LLVM is looked for from now on. It is looked for again if it was not found there.
     pub(super) fn set_place(&self, at: Option<PathBuf>) {
         let mut place = locked(&self.0);
         if place.at != at || matches!(place.loaded, Some(Err(_))) {
