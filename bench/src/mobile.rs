@@ -102,7 +102,8 @@ pub(crate) fn cases() -> Vec<Case> {
             }
         }
         let many = |delay| Case {
-            model: Some(model(servers, 64)),
+            // Of many chases the slowest one counts, for which there is no such formula.
+            model: None,
             ..over_link("chases", servers, delay, 64, 1.7)
         };
         cases.extend(DELAYS.map(many));
@@ -153,11 +154,11 @@ fn chase(servers: u32, delay: u64, depth: u64) -> [Case; 2] {
 }
 
 /// Returns how many times longer than moved code gets take, if delays are all that takes time: a
-/// read takes two; a call and its reply take two, and each step one if it leads to another server.
-/// For deep chases this is 2 / (1 - 1/S).
+/// read takes two; a call and its reply take two, and each step but the last one if it leads to
+/// another server. For deep chases this is 2 / (1 - 1/S).
 fn model(servers: u32, depth: u64) -> f64 {
     let (servers, depth) = (f64::from(servers), depth as f64);
-    2.0 * depth / (2.0 + (1.0 - 1.0 / servers) * depth)
+    2.0 * depth / (2.0 + (1.0 - 1.0 / servers) * (depth - 1.0))
 }
 
 /// An operation on the data of some servers, over a link.
@@ -180,7 +181,7 @@ mod tests {
     fn the_model_is_that_of_delays() {
         let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-3 * b, "{a} is not {b}");
         // Eight delays against the call, its reply, and two servers' half of four steps.
-        close(model(2, 4), 8.0 / 4.0);
+        close(model(2, 4), 8.0 / 3.5);
         close(model(4, 1 << 20), 2.0 / (1.0 - 1.0 / 4.0));
     }
 }

@@ -110,7 +110,7 @@ fn run_with(config: &AgentConfig, services: Vec<Starter>) -> Result<(), samite::
         let domain = hosting.domain.clone();
         let thread = Builder::new().name("services".to_owned());
         let hosting = thread.spawn(move || {
-            let why = match agent::host(&hosting, &services) {
+            let why = match agent::host(&hosting, &services, say_ready) {
                 Ok(()) => "they have ended".to_owned(),
                 Err(error) => error.to_string(),
             };
@@ -119,10 +119,13 @@ fn run_with(config: &AgentConfig, services: Vec<Starter>) -> Result<(), samite::
         if let Err(error) = hosting {
             end(&domain, &format!("no thread for them: {error}"));
         }
-        // The launcher may be gone.
-        let mut out = std::io::stdout();
-        let _ = out.write_all(b"ready\n").and_then(|()| out.flush());
     })
+}
+
+/// Says that the agent and its services can be reached. The launcher may be gone.
+fn say_ready() {
+    let mut out = std::io::stdout();
+    let _ = out.write_all(b"ready\n").and_then(|()| out.flush());
 }
 
 /// Ends the process: the data of its services are gone, and no unit should wait for them until its

@@ -138,7 +138,7 @@ pub(crate) fn run_agent(budget: u64, services: Vec<Starter>, before: impl FnOnce
         let config = config.clone();
         std::thread::spawn(move || {
             if !services.is_empty() {
-                let ended = agent::host(&config, &services);
+                let ended = agent::host(&config, &services, || ());
                 panic!("the services of the agent ended: {ended:?}");
             }
         });

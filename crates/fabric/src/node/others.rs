@@ -100,16 +100,26 @@ impl Others {
         Some((remote.incarnation, said.address))
     }
 
-    /// Returns those that are alive and wanted.
-    pub(crate) fn living(&self, is_wanted: impl Fn(&PeerInfo) -> bool) -> Vec<PeerInfo> {
+    /// Returns those that are alive and wanted. Only of peers that `may` be, more than the number
+    /// is read.
+    pub(crate) fn living(
+        &self,
+        may: impl Fn(PeerId) -> bool,
+        is_wanted: impl Fn(&PeerInfo) -> bool,
+    ) -> Vec<PeerInfo> {
         let living = |other: &Remote| match other.state {
             State::Alive => info_of(other).filter(&is_wanted),
             _ => None,
         };
         match &self.0 {
-            Source::Simulated(map) => read(map).values().filter_map(living).collect(),
+            Source::Simulated(map) => {
+                let map = read(map);
+                let all = map.values().filter(|other| may(other.peer));
+                all.filter_map(living).collect()
+            }
             Source::Shared(table) => {
-                let records = (0..table.used()).map(|record| table.read(record));
+                let all = (0..table.used()).filter(|record| may(table.peer(*record)));
+                let records = all.map(|record| table.read(record));
                 records.filter_map(|record| living(&record)).collect()
             }
         }

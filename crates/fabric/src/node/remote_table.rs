@@ -100,6 +100,11 @@ impl RemoteTable {
         used
     }
 
+    /// Returns the peer of a record that was used.
+    pub(crate) fn peer(&self, record: u32) -> PeerId {
+        PeerId(self.table.u32(place(record) + PEER))
+    }
+
     /// Returns a record that was used.
     pub(crate) fn read(&self, record: u32) -> Remote {
         let at = place(record);
@@ -112,7 +117,7 @@ impl RemoteTable {
             let mut said = vec![0; len as usize].into_boxed_slice();
             self.table.read(copy + SAID, &mut said);
             let remote = Remote {
-                peer: PeerId(self.table.u32(at + PEER)),
+                peer: self.peer(record),
                 incarnation: self.table.u32(copy + INCARNATION),
                 state: state_of(self.table.u32(copy + STATE)),
                 said,
@@ -133,8 +138,7 @@ impl RemoteTable {
         let record = {
             let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
             for record in found.len() as u32..self.used() {
-                let of_record = PeerId(self.table.u32(place(record) + PEER));
-                found.insert(of_record, record);
+                found.insert(self.peer(record), record);
             }
             *found.get(&peer)?
         };

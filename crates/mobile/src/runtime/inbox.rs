@@ -58,8 +58,8 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    /// Returns whether a sender may add so much, if all of it in that class has at most `of_one`, and
-    /// that of all senders at most `of_all`.
+    /// Returns whether a sender may add so much, if all of it in that class has at most `of_one`,
+    /// and that of all senders at most `of_all`.
     #[inline]
     fn has_room(&self, from: Life, (class, cost): Cost, of_one: u64, of_all: u64) -> bool {
         let queue = self.of_senders.get(&from);

@@ -3,7 +3,7 @@
 use super::block_store::{BlockStore, Capacity};
 use super::clients::{Clients, Heard, Mailbox};
 use super::envelope::{Packed, ToStore};
-use super::{CoordinatorService, SOON, own};
+use super::{CoordinatorService, SOON, life, own};
 use crate::Result;
 use crate::protocol::{Peer, Report, Request};
 use samite_fabric::Fabric;
@@ -21,6 +21,8 @@ pub struct BlockStoreService {
     coordinator: Option<Peer>,
     /// The mailbox of a coordinator in this process.
     reports: Option<Mailbox<Request>>,
+    /// The coordinator is lost.
+    is_orphan: bool,
 }
 
 impl BlockStoreService {
@@ -50,10 +52,17 @@ impl BlockStoreService {
         Ok(BlockStoreService::new(fabric, coordinator, None, capacity))
     }
 
-    /// Starts the block store of a node that is not the first one of its domain. It introduces
-    /// itself to the coordinator as soon as there is one.
+    /// Starts the block store of a node that is not the first one of its domain. When this returns,
+    /// the coordinator knows it, if there is one within some seconds; otherwise as soon as there
+    /// is.
     pub(super) fn of_node(fabric: &Fabric, capacity: Capacity) -> BlockStoreService {
-        BlockStoreService::new(fabric, None, None, capacity)
+        let find = || crate::client::await_coordinator(fabric).ok();
+        let store = BlockStoreService::new(fabric, find(), None, capacity);
+        // Answered after the introduction was heard.
+        if store.coordinator.is_some() {
+            find();
+        }
+        store
     }
 
     fn new(
@@ -68,6 +77,7 @@ impl BlockStoreService {
             block_store: BlockStore::new(fabric, capacity),
             coordinator,
             reports,
+            is_orphan: false,
         };
         if store.coordinator.is_some() {
             store.tell(store.block_store.introduction());
@@ -200,10 +210,19 @@ impl agent::Service for BlockStoreService {
         self.clients.waiting() > 0 || self.block_store.has_news()
     }
 
-    /// Drops the requests of lost peers.
+    /// Drops the requests of lost peers. Without its coordinator, nobody would ever free what it
+    /// keeps: readers of it fail, as those of other block stores do.
     fn peers_lost(&mut self, lost: Lost<'_>) {
         for peer in self.clients.lost(lost) {
             self.forget(peer);
+        }
+        if let Some(coordinator) = self.coordinator
+            && self.reports.is_none()
+            && lost.has(life(coordinator))
+            && !std::mem::replace(&mut self.is_orphan, true)
+        {
+            tracing::warn!(%coordinator, "the coordinator of streams is lost, and so is what is kept here");
+            self.block_store.free_all();
         }
     }
 

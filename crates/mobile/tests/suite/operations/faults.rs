@@ -11,7 +11,6 @@ use std::time::Duration;
 /// Unit 1 has all data, and does not answer; then it dies.
 fn owner_dies(name: &str, mask: Mask) {
     const WORDS: u64 = 1000;
-    let is_mapped = mask == Mask::default();
     let body = |fabric: &Fabric, _: &[PeerId]| {
         let mobile = Mobile::new(fabric)?;
         let members = fabric.job()?;
@@ -44,6 +43,7 @@ fn owner_dies(name: &str, mask: Mask) {
         let below = Below::new(&shards[0])?;
         let graph = Graph::new(&shards[0], &shards[1], 50)?;
         fabric.barrier(&members)?;
+        let is_mapped = fabric.caps_to(members[1]).map;
         pause("ready");
         let ask = |way: Way, of: usize| match of {
             0 => table.chase(way, 5, 0).map(drop),

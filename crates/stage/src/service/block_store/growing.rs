@@ -7,7 +7,7 @@ use samite_fabric::{Growing, Phased};
 /// A buffer whose memory is not complete yet.
 #[derive(Debug)]
 pub(super) struct Unborn {
-    buffer: BufferId,
+    pub(super) buffer: BufferId,
     bytes: u64,
     writer: Peer,
     /// `None` if it has not begun to grow. It then counts as no memory.

@@ -180,6 +180,13 @@ impl BlockStore {
         }
     }
 
+    /// Frees all buffers.
+    pub(super) fn free_all(&mut self) {
+        let growing = self.growing.iter().map(|unborn| unborn.buffer);
+        let all: Vec<BufferId> = self.buffers.keys().copied().chain(growing).collect();
+        all.into_iter().for_each(|buffer| self.free_buffer(buffer));
+    }
+
     fn free_buffer(&mut self, buffer: BufferId) {
         self.stop_growing(buffer);
         self.stop_spilling(buffer);

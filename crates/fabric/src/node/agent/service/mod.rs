@@ -16,7 +16,7 @@ use super::AgentConfig;
 use crate::membership::NodeId;
 use crate::node::IDLE;
 use crate::rpc::{Inbound, Life, Server, ServiceId};
-use crate::{Config, Error, Fabric, Identity, PeerInfo, Result};
+use crate::{Config, Error, Fabric, Identity, PeerId, PeerInfo, Result};
 use samite_mem::Corrupt;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -51,8 +51,7 @@ pub(crate) fn is_agent(identity: &Identity) -> bool {
 /// own host is missing, another process that hosts them is found by the name that it has given
 /// itself.
 pub fn find_host(fabric: &Fabric) -> Option<Life> {
-    let node = fabric.me().node();
-    let near = living(fabric, |info| info.peer.node() == node);
+    let near = living(fabric, Some(fabric.me().node()));
     let host = host_of(&near, fabric.0.node.layout.peers.agent_pid())?;
     Some(life_of(host))
 }
@@ -63,12 +62,11 @@ pub fn find_head(fabric: &Fabric) -> Option<Life> {
     if is_on_head(fabric) {
         return find_host(fabric);
     }
-    let is_simulated = fabric.domain().is_none();
-    let first = u32::from(NodeId::HEAD);
-    let hosts = living(fabric, |info| {
-        is_host(info) && (is_simulated || info.peer.node() == first)
-    });
-    hosts.first().map(life_of)
+    let node = fabric.domain().map(|_| u32::from(NodeId::HEAD));
+    let hosts = living(fabric, node);
+    // A unit may have the name of the program.
+    let is_other = |info: &&PeerInfo| (!is_agent(&info.identity), info.peer);
+    hosts.iter().min_by_key(is_other).map(life_of)
 }
 
 /// Returns whether a process hosts the services of its node's agent.
@@ -82,11 +80,15 @@ pub fn is_on_head(fabric: &Fabric) -> bool {
     fabric.me().node() == u32::from(NodeId::HEAD)
 }
 
-/// Returns the living processes that are wanted, by peer number.
-fn living(fabric: &Fabric, is_wanted: impl Fn(&PeerInfo) -> bool) -> Vec<PeerInfo> {
+/// Returns the living hosts on a node, or on all, by peer number.
+fn living(fabric: &Fabric, node: Option<u32>) -> Vec<PeerInfo> {
     fabric.progress();
+    let may = |peer: PeerId| node.is_none_or(|node| peer.node() == node);
     let core = fabric.0.lock();
-    core.map_or_else(|_| Vec::new(), |core| core.engine.living(is_wanted))
+    core.map_or_else(
+        |_| Vec::new(),
+        |core| core.engine.living_among(may, is_host),
+    )
 }
 
 fn host_of(peers: &[PeerInfo], agent: i32) -> Option<&PeerInfo> {
@@ -211,13 +213,15 @@ pub struct Starter {
     pub start: fn(&Fabric, &AgentConfig) -> Vec<Box<dyn Service>>,
 }
 
-/// Joins a domain as its agent's peer, and hosts services for the lifetime of this process. Without
-/// services it does nothing, and does not join.
+/// Joins a domain as its agent's peer, and hosts services for the lifetime of this process. Calls
+/// `started` when all of them have started. Without services it does nothing else, and does not
+/// join.
 ///
 /// # Errors
 /// The domain accepts no peers; the agent is lost; [`Error::ServicePanicked`].
-pub fn host(agent: &AgentConfig, starters: &[Starter]) -> Result<()> {
+pub fn host(agent: &AgentConfig, starters: &[Starter], started: impl FnOnce()) -> Result<()> {
     if starters.is_empty() {
+        started();
         return Ok(());
     }
     let config = Config {
@@ -235,6 +239,7 @@ pub fn host(agent: &AgentConfig, starters: &[Starter]) -> Result<()> {
             host.running = starter.name;
             services.extend((starter.start)(&fabric, agent));
         }
+        started();
         let mut all: Vec<&mut dyn Service> = Vec::new();
         for service in &mut services {
             all.push(&mut **service);
