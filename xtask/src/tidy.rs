@@ -35,7 +35,9 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/engines/src/wasm/window.rs",
     "crates/ucx/src/ffi.rs",
     "crates/ucx/src/signals.rs",
-    "crates/ucx/src/worker.rs",
+    "crates/ucx/src/worker/callbacks.rs",
+    "crates/ucx/src/worker/endpoints.rs",
+    "crates/ucx/src/worker/mod.rs",
     // Is compiled into kernels only, which run in a sandbox.
     "crates/mobile-macros/guest/prelude.rs",
 ];

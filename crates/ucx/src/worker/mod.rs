@@ -13,15 +13,20 @@
 //! W5 A fork has the memory of the worker, but neither its sockets nor its threads: its user does
 //!    not call it there, and its copy is leaked.
 //! W6 Callbacks do not unwind: they allocate and copy only, and an allocation that fails aborts.
+//!
+//! # Files
+//! `mod` (the worker, and its messages) · `endpoints` (opened and closed) · `callbacks` (what
+//! UCX calls, and what it has until then)
 
+mod callbacks;
+mod endpoints;
+
+use self::callbacks::{Closing, End, Message, Shared, arrived, free, leaked, sent};
 use crate::Error;
-use crate::ffi::{self, Address, Context, Endpoint, Started, Status, Ucp, Version};
+use crate::ffi::{self, Address, Context, Started, Status, Ucp, Version};
 use crate::signals::Handlers;
-use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::ffi::{CString, c_void};
+use std::ffi::CString;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -90,56 +95,6 @@ impl std::fmt::Debug for Ucp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Ucp")
     }
-}
-
-/// What callbacks fill.
-#[derive(Debug, Default)]
-struct Shared {
-    inbox: RefCell<Inbox>,
-    /// Endpoints that are broken, and were not asked about yet.
-    broken: RefCell<Vec<EndpointId>>,
-    /// The worker ends: what arrives is dropped.
-    is_ending: Cell<bool>,
-}
-
-/// Messages that have arrived, one behind another.
-#[derive(Debug, Default)]
-struct Inbox {
-    bytes: Vec<u8>,
-    /// Where each begins, with the lengths of header and body.
-    messages: VecDeque<(usize, usize, usize)>,
-    /// How many were taken out, and how many could not be put in.
-    taken: u64,
-    refused: u64,
-}
-
-/// One end of a connection.
-#[derive(Debug)]
-struct End {
-    id: EndpointId,
-    shared: NonNull<Shared>,
-    endpoint: Cell<*mut Endpoint>,
-    under_way: Cell<u64>,
-    /// Whether anything was sent.
-    is_used: Cell<bool>,
-    /// What UCX has reported of the peer.
-    broken: Cell<Option<Status>>,
-}
-
-/// An endpoint that is being closed.
-#[derive(Debug)]
-struct Closing {
-    end: NonNull<End>,
-    /// `None`: UCX has closed it.
-    request: Option<*mut c_void>,
-}
-
-/// A message that UCX has.
-struct Message {
-    ucp: &'static Ucp,
-    end: NonNull<End>,
-    bytes: Vec<u8>,
-    cost: u64,
 }
 
 /// Loads UCX, once in a process.
@@ -323,85 +278,9 @@ impl Worker {
         armed != ffi::BUSY
     }
 
-    /// Opens a way to the worker with this address, which is checked only by UCX: take addresses
-    /// from processes that are trusted. Nothing is sent before the first message.
-    ///
-    /// # Errors
-    /// [`Error::Failed`]: no network leads there, or the other worker has another version.
-    pub fn connect(&mut self, address: &[u8]) -> Result<EndpointId, Error> {
-        self.next += 1;
-        let id = EndpointId(self.next);
-        let end = leaked(End {
-            id,
-            shared: self.shared,
-            endpoint: Cell::new(null_mut()),
-            under_way: Cell::new(0),
-            is_used: Cell::new(false),
-            broken: Cell::new(None),
-        });
-        // UCX reads words of it, as far as it says itself: wrong lengths end among zeroes.
-        let mut aligned = vec![0_u64; address.len().div_ceil(8) + ZEROES];
-        for (word, bytes) in aligned.iter_mut().zip(address.chunks(8)) {
-            let mut of_word = [0; 8];
-            of_word[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_ne_bytes(of_word);
-        }
-        let nobody = ffi::SockAddr {
-            addr: null(),
-            addrlen: 0,
-        };
-        let params = ffi::EpParams {
-            field_mask: ffi::EP_REMOTE_ADDRESS | ffi::EP_ERR_MODE | ffi::EP_ERR_HANDLER,
-            address: aligned.as_ptr().cast(),
-            err_mode: ffi::ERR_MODE_PEER,
-            err_handler: lost,
-            err_arg: end.as_ptr().cast(),
-            user_data: null_mut(),
-            flags: 0,
-            sockaddr: nobody,
-            conn_request: null_mut(),
-            name: null(),
-            local_sockaddr: ffi::SockAddr {
-                addr: null(),
-                addrlen: 0,
-            },
-        };
-        let mut endpoint = null_mut();
-        // SAFETY: F1, W1, W4; the address is there during the call.
-        let made = check("ucp_ep_create", unsafe {
-            (self.ucp.ucp_ep_create)(self.worker, &params, &mut endpoint)
-        });
-        if let Err(error) = made {
-            // SAFETY: W4: UCX has no endpoint that could report anything to it.
-            unsafe { free(end) };
-            return Err(error);
-        }
-        // SAFETY: W4.
-        unsafe { end.as_ref() }.endpoint.set(endpoint);
-        self.endpoints.push((id, end));
-        Ok(id)
-    }
-
     fn shared(&self) -> &Shared {
         // SAFETY: W2.
         unsafe { self.shared.as_ref() }
-    }
-
-    fn end(&self, id: EndpointId) -> Option<NonNull<End>> {
-        let place = self.endpoints.binary_search_by_key(&id, |(id, _)| *id);
-        Some(self.endpoints[place.ok()?].1)
-    }
-
-    /// Returns whether UCX has noticed that the other worker is gone, or has lost a message to it.
-    pub fn is_broken(&self, id: EndpointId) -> bool {
-        // SAFETY: W4.
-        let is_broken = |end: NonNull<End>| unsafe { end.as_ref() }.broken.get().is_some();
-        self.end(id).is_none_or(is_broken)
-    }
-
-    /// Returns an endpoint that [has broken](Worker::is_broken) and was not returned before.
-    pub fn next_broken(&mut self) -> Option<EndpointId> {
-        self.shared().broken.borrow_mut().pop()
     }
 
     /// Sends a message of a header of at most 1 KiB and a body, which `write` fills: at most
@@ -521,103 +400,6 @@ impl Worker {
     pub fn taken(&self) -> u64 {
         self.shared().inbox.borrow().taken
     }
-
-    /// Closes an endpoint: what is under way on it may be lost.
-    pub fn close(&mut self, id: EndpointId) {
-        let place = self.endpoints.binary_search_by_key(&id, |(id, _)| *id);
-        let Ok(place) = place else { return };
-        let (_, end) = self.endpoints.remove(place);
-        let param = ffi::RequestParam {
-            op_attr_mask: ffi::OP_FLAGS,
-            flags: ffi::CLOSE_FORCE,
-            ..ffi::RequestParam::NONE
-        };
-        // SAFETY: W4.
-        let endpoint = unsafe { end.as_ref() }.endpoint.get();
-        // SAFETY: F1, W1; the endpoint is not used any more, and `end` stays (W4).
-        let started = Started::of(unsafe { (self.ucp.ucp_ep_close_nbx)(endpoint, &param) });
-        let request = match started {
-            Started::UnderWay(request) => Some(request),
-            _ => None,
-        };
-        self.closing.push(Closing { end, request });
-    }
-
-    /// Waits until the other workers have what was sent to them, or are gone. Closing by force
-    /// would drop what UCX has accepted, and not yet given to the kernel.
-    fn flush(&mut self, until: Instant) {
-        let ucp = self.ucp;
-        let mut requests = Vec::new();
-        for (_, end) in &self.endpoints {
-            // SAFETY: W4.
-            let end = unsafe { end.as_ref() };
-            if !end.is_used.get() || end.broken.get().is_some() {
-                continue;
-            }
-            // SAFETY: F1, W1, W4.
-            let started =
-                unsafe { (ucp.ucp_ep_flush_nbx)(end.endpoint.get(), &ffi::RequestParam::NONE) };
-            if let Started::UnderWay(request) = Started::of(started) {
-                requests.push(request);
-            }
-        }
-        while !requests.is_empty() && Instant::now() < until {
-            self.progress_or_sleep();
-            requests.retain(|request| {
-                // SAFETY: it was not freed yet.
-                let status = unsafe { (ucp.ucp_request_check_status)(*request) };
-                if status != ffi::IN_PROGRESS {
-                    // SAFETY: it is complete, and is not used any more.
-                    unsafe { (ucp.ucp_request_free)(*request) };
-                }
-                status == ffi::IN_PROGRESS
-            });
-        }
-        // UCX frees the others when they end.
-        for request in requests {
-            // SAFETY: it is not used any more.
-            unsafe { (ucp.ucp_request_free)(request) };
-        }
-    }
-
-    /// Lets UCX work; sleeps a little if there is nothing to do.
-    fn progress_or_sleep(&mut self) {
-        /// Not every end of a request makes the descriptor readable.
-        const AT_MOST: rustix::event::Timespec = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: 5_000_000,
-        };
-        if self.progress() || !self.arm() {
-            return;
-        }
-        if let Ok(descriptor) = self.descriptor() {
-            let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];
-            let _ = rustix::event::poll(&mut fds, Some(&AT_MOST));
-        }
-    }
-
-    /// Frees the endpoints that UCX has closed.
-    fn bury(&mut self) {
-        let ucp = self.ucp;
-        self.closing.retain_mut(|closing| {
-            if let Some(request) = closing.request {
-                // SAFETY: it was not freed yet.
-                if unsafe { (ucp.ucp_request_check_status)(request) } != ffi::IN_PROGRESS {
-                    // SAFETY: it is complete, and is not used any more.
-                    unsafe { (ucp.ucp_request_free)(request) };
-                    closing.request = None;
-                }
-            }
-            // SAFETY: W4.
-            let is_under_way = unsafe { closing.end.as_ref() }.under_way.get() > 0;
-            let is_needed = closing.request.is_some() || is_under_way;
-            if !is_needed {
-                // SAFETY: W4: UCX does not have it any more.
-                unsafe { free(closing.end) };
-            }
-            is_needed
-        });
-    }
 }
 
 impl Drop for Worker {
@@ -645,98 +427,4 @@ impl Drop for Worker {
             free(self.shared);
         }
     }
-}
-
-/// Moves a value to memory that [`free`] frees.
-fn leaked<T>(value: T) -> NonNull<T> {
-    NonNull::from(Box::leak(Box::new(value)))
-}
-
-/// Frees what was [`leaked`].
-///
-/// # Safety
-/// Nobody uses it any more.
-unsafe fn free<T>(leaked: NonNull<T>) {
-    // SAFETY: it comes from a box.
-    drop(unsafe { Box::from_raw(leaked.as_ptr()) });
-}
-
-impl End {
-    /// Remembers why nothing more can be sent.
-    fn breaks(&self, status: Status) {
-        if self.broken.replace(Some(status)).is_none() {
-            // SAFETY: W2.
-            let shared = unsafe { self.shared.as_ref() };
-            // Nobody asks any more while the worker ends.
-            if !shared.is_ending.get() {
-                shared.broken.borrow_mut().push(self.id);
-            }
-        }
-    }
-}
-
-impl Message {
-    /// It is no longer under way.
-    fn settled(self: Box<Message>) -> Box<Message> {
-        // SAFETY: W4.
-        let end = unsafe { self.end.as_ref() };
-        end.under_way
-            .set(end.under_way.get().saturating_sub(self.cost));
-        self
-    }
-}
-
-/// A message has left, or never will.
-unsafe extern "C" fn sent(request: *mut c_void, status: Status, message: *mut c_void) {
-    // SAFETY: W3.
-    let message = unsafe { Box::from_raw(message.cast::<Message>()) }.settled();
-    if status != ffi::OK {
-        // SAFETY: W4.
-        unsafe { message.end.as_ref() }.breaks(status);
-    }
-    // SAFETY: UCX allows it here, and does not use the request any more.
-    unsafe { (message.ucp.ucp_request_free)(request) };
-}
-
-/// UCX has noticed that a peer is gone.
-unsafe extern "C" fn lost(end: *mut c_void, _: *mut Endpoint, status: Status) {
-    // SAFETY: W4.
-    let end = unsafe { &*end.cast_const().cast::<End>() };
-    end.breaks(status);
-}
-
-/// A message has arrived.
-unsafe extern "C" fn arrived(
-    shared: *mut c_void,
-    header: *const c_void,
-    header_len: usize,
-    body: *mut c_void,
-    len: usize,
-    param: *const ffi::AmRecvParam,
-) -> Status {
-    // SAFETY: W2.
-    let shared = unsafe { &*shared.cast_const().cast::<Shared>() };
-    if shared.is_ending.get() {
-        return ffi::OK;
-    }
-    let Ok(mut inbox) = shared.inbox.try_borrow_mut() else {
-        return ffi::OK; // W2: this does not happen.
-    };
-    // SAFETY: F1; it is there during the callback.
-    let is_here = unsafe { (*param).recv_attr } & ffi::AM_RECV_RNDV == 0;
-    // Nobody but an honest worker sends, yet nothing is allocated by what it says.
-    if !is_here || header_len > HEADER_MAX || header_len.saturating_add(len) > MESSAGE_MAX {
-        inbox.refused += 1;
-        return ffi::OK;
-    }
-    let at = inbox.bytes.len();
-    for (bytes, len) in [(header, header_len), (body.cast_const(), len)] {
-        if len > 0 {
-            // SAFETY: UCX has these bytes during the callback.
-            let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len) };
-            inbox.bytes.extend_from_slice(bytes);
-        }
-    }
-    inbox.messages.push_back((at, header_len, len));
-    ffi::OK
 }
