@@ -216,6 +216,10 @@ mod tests {
     /// accessible, but for its own page. It is given back with the store. A process of its own
     /// looks: in this one, another thread may get the same addresses.
     #[test]
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        ignore = "an emulator starts no processes that it emulates"
+    )]
     fn a_memory_has_all_of_its_address_space() {
         const CHILD: &str = "SAMITE_TEST_ADDRESS_SPACE";
         if std::env::var_os(CHILD).is_none() {
