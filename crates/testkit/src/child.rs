@@ -137,12 +137,12 @@ pub(crate) fn run_agent(budget: u64, services: Vec<Starter>, before: impl FnOnce
     let ended = agent::run(&config, || {
         let config = config.clone();
         std::thread::spawn(move || {
-            if !services.is_empty() {
-                let ended = agent::host(&config, &services, || ());
-                panic!("the services of the agent ended: {ended:?}");
-            }
+            let ended = agent::host(&config, &services, || point("ready"));
+            assert!(
+                services.is_empty(),
+                "the services of the agent ended: {ended:?}"
+            );
         });
-        point("ready");
     });
     tell("fail", &format!("the agent ended: {ended:?}"));
     std::process::exit(1);

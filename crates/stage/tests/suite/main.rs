@@ -6,6 +6,7 @@ mod alone;
 mod faults;
 mod files;
 mod graph;
+mod hosts;
 mod keeping;
 mod methods;
 mod nodes;
