@@ -1,5 +1,5 @@
-//! Streams between two hosts, with the services of their agents: blocks stay where they are written,
-//! and end with their node.
+//! Streams between two hosts, with the services of their agents: blocks stay where they are
+//! written, and end with their node.
 
 use ndarray::Array2;
 use samite_fabric::{Fabric, Match, PeerId};
