@@ -172,7 +172,8 @@ impl<'a> Source<'a> {
         let homes = UNSAFE_FILES.iter().filter_map(|file| {
             let module = file.strip_prefix(folder)?.strip_prefix('/')?;
             module
-                .strip_suffix(".rs")
+                .strip_suffix("/mod.rs")
+                .or(module.strip_suffix(".rs"))
                 .filter(|module| !module.contains('/'))
         });
         let homes: Vec<&str> = homes.collect();
