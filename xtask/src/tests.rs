@@ -22,12 +22,11 @@ const ON_NODES: [&str; 8] = [
 
 /// Suites of processes that are run again on two hosts: two agents, and units that reach those of
 /// the other one over UCX.
-const ON_HOSTS: [&str; 9] = [
+const ON_HOSTS: [&str; 8] = [
     "calls::",
     "chases::",
     "collective::results::",
     "keeping::",
-    "litmus::",
     "methods::",
     "owners::",
     "replicas::",
