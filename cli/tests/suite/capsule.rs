@@ -129,7 +129,7 @@ fn what_is_no_capsule_or_kernel_is_refused() {
     let key = error_of(&["capsule", "sign", "one.capsule", "--key", "none.key"]);
     assert!(key.contains("none.key cannot be read"), "{key}");
     let unnamed = error_of(&["capsule", "sign", "text.wat", "--key", "text.wat"]);
-    assert!(unnamed.contains("no capsule"), "{unnamed}");
+    assert!(unnamed.contains("not a valid capsule"), "{unnamed}");
     assert!(!at.join("x").exists());
 }
 
