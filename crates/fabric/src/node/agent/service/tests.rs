@@ -254,5 +254,5 @@ fn an_agent_without_services_is_no_peer() {
         budget,
         network,
     };
-    host(&config, &[]).unwrap();
+    host(&config, &[], || ()).unwrap();
 }
