@@ -327,9 +327,11 @@ fn open_files_are_counted_as_the_launcher_counts_them() {
         };
         ["files per process", "open files "].map(is_good)
     };
-    assert_eq!(findings("-Sn 39"), [true, true]);
-    assert_eq!(findings("-n 40"), [true, true]);
-    assert_eq!(findings("-n 39"), [false, false]);
+    let needed = 40 + crate::domain::inherited_descriptors();
+    let fewer = needed - 1;
+    assert_eq!(findings(&format!("-Sn {fewer}")), [true, true]);
+    assert_eq!(findings(&format!("-n {needed}")), [true, true]);
+    assert_eq!(findings(&format!("-n {fewer}")), [false, false]);
 }
 
 #[test]

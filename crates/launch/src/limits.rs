@@ -8,6 +8,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Descriptors of the launcher itself: standard streams, signals, agent, and the pipes that exist
 /// briefly while a process is started.
 const SLACK: u64 = 24;
+/// Linux's `O_CLOEXEC` on all processors, as `/proc` prints it.
+const CLOSED_BY_EXEC: u64 = 0o2_000_000;
 
 /// How a unit's output reaches the launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub(crate) enum Pipes {
 /// What the launcher of a job has to open.
 #[derive(Debug, Clone, Copy)]
 struct Needs {
+    /// Descriptors that the launcher's parent left open in it.
+    inherited: u64,
     units: u64,
     /// Files for the output of units.
     files: u64,
@@ -33,6 +37,7 @@ impl Needs {
     fn of(programs: &[Program]) -> Self {
         let is_elsewhere = |setup: &Setup| setup.stdout != setup.stderr;
         Self {
+            inherited: inherited(),
             units: programs
                 .iter()
                 .map(|program| u64::from(program.units))
@@ -43,15 +48,37 @@ impl Needs {
     }
 
     fn most(&self) -> u64 {
-        2 * self.units + self.files + SLACK
+        2 * self.units + self.files + self.inherited + SLACK
     }
 
     fn least(&self) -> u64 {
         match self.is_split {
             true => self.most(),
-            false => self.units + self.files + SLACK,
+            false => self.units + self.files + self.inherited + SLACK,
         }
     }
+}
+
+/// Counts the descriptors, beyond the standard streams, that this process has from its parent: only
+/// they stay open when a program is executed.
+fn inherited() -> u64 {
+    let Ok(descriptors) = std::fs::read_dir("/proc/self/fdinfo") else {
+        return 0;
+    };
+    let stays_open = |info: &String| {
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| u64::from_str_radix(flags.trim(), 8).ok());
+        flags.is_some_and(|flags| flags & CLOSED_BY_EXEC == 0)
+    };
+    let beyond = descriptors.flatten().filter(|entry| {
+        let number = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        number.is_some_and(|number: u32| number > 2)
+    });
+    let infos = beyond.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    infos.filter(stays_open).count() as u64
 }
 
 /// Returns how many files the launcher of these programs has to be able to open.
@@ -111,6 +138,7 @@ mod tests {
 
     fn needs(units: u64, files: u64, is_split: bool) -> Needs {
         Needs {
+            inherited: 0,
             units,
             files,
             is_split,
@@ -145,11 +173,22 @@ mod tests {
             choose(split, 53),
             Err(Error::FileLimit { needed: 54, .. })
         ));
+    }
+
+    #[test]
+    fn descriptors_of_the_parent_are_counted() {
+        let before = inherited();
+        let file = std::fs::File::open("/dev/null").expect("it is there");
+        assert_eq!(inherited(), before);
+        let flags = rustix::io::FdFlags::empty();
+        rustix::io::fcntl_setfd(&file, flags).expect("it is open");
+        assert_eq!(inherited(), before + 1);
         let mut program = Program::new("a", "/bin/sh").units(3);
         program.setup.stdout = Some("out".into());
         let programs = [program.clone(), Program::new("b", "/bin/sh")];
-        assert_eq!(files_needed(&programs), 2 * 4 + 1 + SLACK);
+        let own = SLACK + inherited();
+        assert_eq!(files_needed(&programs), 2 * 4 + 1 + own);
         program.setup.stderr = Some("out".into());
-        assert_eq!(files_needed(&[program]), 3 + 1 + SLACK);
+        assert_eq!(files_needed(&[program]), 3 + 1 + own);
     }
 }

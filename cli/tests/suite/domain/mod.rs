@@ -24,6 +24,15 @@ pub(crate) fn output(words: &[&str]) -> Result<String, String> {
     }
 }
 
+/// How many descriptors, beyond the standard streams, a child of this process has from it. Some
+/// runners of tests leave a few open.
+pub(crate) fn inherited_descriptors() -> usize {
+    let listed = Command::new("ls").arg("/proc/self/fd").output();
+    let listed = listed.expect("ls can be started").stdout;
+    let lines = listed.iter().filter(|byte| **byte == b'\n').count();
+    lines - 4 // The standard streams, and the folder.
+}
+
 /// How many wait whose `waits_for`, or `who`, begins so.
 pub(crate) fn waiting(state: &Value, which: &str, word: &str) -> usize {
     let waits = state["waits"].as_array().map_or(&[][..], Vec::as_slice);
