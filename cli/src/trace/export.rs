@@ -98,7 +98,7 @@ fn waits(log: &Log) -> Vec<(usize, &Record)> {
             Kind::Met,
             Kind::Failed,
         ];
-        record.value > 0 && kinds.contains(&record.kind)
+        record.value > 0 && kinds.contains(&record.kind) && !record.is_hit()
     };
     let mut waits: Vec<&Record> = log.records.iter().filter(is_wait).collect();
     waits.sort_by_key(|record| record.began());

@@ -156,6 +156,8 @@ impl Tally {
         }
         match kind {
             Kind::Event | Kind::Met => add(&mut self.idle, sum),
+            // It took a look at memory.
+            Kind::Given if call == Call::None => {}
             _ => {
                 add(&mut self.waited, sum);
                 self.longest = self.longest.max(most);
@@ -182,7 +184,7 @@ pub(super) fn slowest(logs: &[Log], count: usize) -> Vec<Wait> {
     let of_log = |(at, log): (usize, &Log)| {
         let is_wait = |record: &&Record| {
             let kinds = [Kind::Given, Kind::Committed, Kind::Got, Kind::Failed];
-            kinds.contains(&record.kind) && record.value > 0
+            kinds.contains(&record.kind) && record.value > 0 && !record.is_hit()
         };
         let waits = log.records.iter().filter(is_wait);
         let waits = waits.map(move |record| Wait {

@@ -122,7 +122,8 @@ impl<T: Elem> Chunk<T> {
             drop(last);
             return None;
         }
-        Some(self.read_of(committed.clone(), taken, time))
+        // Its commit was seen earlier, so one look at the clock is enough.
+        Some(self.read_of(committed.clone(), taken, (time, time)))
     }
 
     /// Takes a read guard of the version that the server has published, without a message.
@@ -133,7 +134,7 @@ impl<T: Elem> Chunk<T> {
             return None;
         }
         *self.page() = None; // That of an owner of before.
-        let time = self.client.log.clock();
+        let began = self.client.log.clock();
         // ORDERING: as above.
         own.count.u64(0).fetch_add(1, Ordering::SeqCst);
         let taken = Taken(self.clone(), false);
@@ -150,19 +151,21 @@ impl<T: Elem> Chunk<T> {
             return None;
         }
         *self.last() = Some(committed.clone());
-        Some(self.read_of(committed, taken, time))
+        let ended = self.client.log.clock();
+        Some(self.read_of(committed, taken, (began, ended)))
     }
 
-    /// Returns the guard of a version that was taken without a message. `time`: before that.
+    /// Returns the guard of a version that was taken without a message. `times`: before the version
+    /// was looked at, and when it was still the present one or later.
     #[inline]
     fn read_of(
         &self,
         committed: Arc<Committed<T>>,
         mut taken: Taken<T>,
-        time: u64,
+        times: (u64, u64),
     ) -> ReadGuard<T> {
         let at = (committed.version, committed.tag);
-        self.client.log.hit(time, self.id(), at);
+        self.client.log.hit(times, self.id(), at);
         taken.1 = true;
         ReadGuard {
             snapshot: Snapshot(committed),
@@ -172,7 +175,7 @@ impl<T: Elem> Chunk<T> {
 
     /// Takes a read guard of the version that the owner has committed last, without a message.
     fn read_owned(&self, own: &OwnGuards, number: u64) -> Option<ReadGuard<T>> {
-        let time = self.client.log.clock();
+        let began = self.client.log.clock();
         let page = self.owners_page(own, number)?;
         // ORDERING: the count is written before the owner's page is read; see `page`.
         own.count.u64(0).fetch_add(1, Ordering::SeqCst);
@@ -193,7 +196,8 @@ impl<T: Elem> Chunk<T> {
         if hits % LOOK == LOOK - 1 && self.client.has_lost(self.id()) {
             return None;
         }
-        Some(self.read_of(committed, taken, time))
+        let ended = self.client.log.clock();
+        Some(self.read_of(committed, taken, (began, ended)))
     }
 
     /// Returns the version that the owner has committed last, without a message.

@@ -148,6 +148,15 @@ fn broken(rule: Rule, said: &str, logs: Vec<By>) {
     assert!(all.iter().any(|one| one.contains(said)), "{all:#?}");
 }
 
+/// A read without a message spans the commit that it saw: it began before it.
+#[test]
+fn a_read_may_begin_before_the_commit_that_it_sees() {
+    let read = |times| client(3).given(Call::Read, times, 2, 0).ended(49, 0);
+    consistent(vec![writer(), home(), reader(), read((46, 48))]);
+    let logs = vec![writer(), home(), reader(), read((46, 46))];
+    broken(Rule::Committed, "before its commit", logs);
+}
+
 #[test]
 fn what_happened_in_order_is_consistent() {
     let report = report(vec![home(), writer(), reader()]);

@@ -34,11 +34,18 @@ impl Writer {
         });
     }
 
-    /// A read guard was taken without a message. `time`: before that.
+    /// A read guard was taken without a message: the version was the present one at some moment
+    /// from `began` to `ended`.
     #[inline]
-    pub(crate) fn hit(&self, time: u64, chunk: ChunkId, (version, tag): (Version, u64)) {
+    pub(crate) fn hit(
+        &self,
+        (began, ended): (u64, u64),
+        chunk: ChunkId,
+        (version, tag): (Version, u64),
+    ) {
         self.put(|| {
-            let record = Record::new(Kind::Given, time).by(Call::Read);
+            let record = Record::new(Kind::Given, ended).by(Call::Read);
+            let record = record.worth(ended.saturating_sub(began));
             record.of(chunk).at(version, tag)
         });
     }
