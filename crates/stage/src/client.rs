@@ -19,7 +19,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const BRIEF: Duration = Duration::from_millis(1);
 
 /// How long a domain may exist before its coordinator, and one staging server before the others.
-const BEGINNING: Duration = Duration::from_secs(5);
+pub(crate) const BEGINNING: Duration = Duration::from_secs(5);
 
 /// The time between two requests for servers that have not joined yet, at first and at last.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
@@ -28,7 +28,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_mi
 const LAYER: &str = "stage";
 
 /// What a joining process waits for, in errors.
-const COORDINATOR: &str = "the coordinator of streams";
+pub(crate) const COORDINATOR: &str = "the coordinator of streams";
 
 /// Sends the requests of this process and waits for answers. Streams share it.
 pub(crate) struct Client {
@@ -279,11 +279,11 @@ impl Client {
             };
             // Those of agents are no servers.
             let peers = self.fabric.peers();
-            let is_of_agent = |store: &BlockStoreInfo| {
-                let mut agents = peers.iter().filter(|info| agent::is_host(info));
-                store.peer == self.coordinator || agents.any(|info| info.peer == store.peer.id())
+            let is_server = |store: &BlockStoreInfo| {
+                let mut others = peers.iter().filter(|info| !agent::is_host(info));
+                store.peer != self.coordinator && others.any(|info| info.peer == store.peer.id())
             };
-            block_stores.retain(|store| !is_of_agent(store));
+            block_stores.retain(is_server);
             let waited = begin.elapsed();
             if self.are_all(&block_stores)
                 || !block_stores.is_empty() && waited >= deadline.min(BEGINNING)

@@ -4,12 +4,24 @@ use super::block_store::{BlockStore, Capacity};
 use super::clients::{Clients, Heard, Mailbox};
 use super::envelope::{Packed, ToStore};
 use super::{CoordinatorService, SOON, life, own};
-use crate::Result;
+use crate::client::{BEGINNING, COORDINATOR};
 use crate::protocol::{Peer, Report, Request};
+use crate::{Error, Result};
 use samite_fabric::Fabric;
 use samite_fabric::agent::{self, Host, Lost, Owned};
-use samite_fabric::rpc::ServiceId;
-use std::time::Duration;
+use samite_fabric::rpc::{Call, ServiceId};
+use std::time::{Duration, Instant};
+
+/// What a block store knows of the coordinator whose orders it carries out.
+#[derive(Debug)]
+enum Found {
+    /// Nothing yet.
+    Nobody,
+    /// Where its host is. It was asked whether it serves.
+    Asked(Peer, Call),
+    /// That it serves. It was told of this store.
+    Coordinator(Peer),
+}
 
 /// Keeps blocks for the coordinator of a domain. It owns their memory, and the spill file. When a
 /// process is lost, it stops reading for it; the coordinator frees the memory of its buffers.
@@ -17,8 +29,9 @@ pub struct BlockStoreService {
     fabric: Fabric,
     clients: Clients<ToStore>,
     pub(super) block_store: BlockStore,
-    /// The coordinator whose orders it carries out; `None` until it has been found.
-    coordinator: Option<Peer>,
+    found: Found,
+    /// When it began to look for the coordinator.
+    began: Instant,
     /// The mailbox of a coordinator in this process.
     reports: Option<Mailbox<Request>>,
     /// The coordinator is lost.
@@ -36,7 +49,8 @@ impl BlockStoreService {
         capacity: Capacity,
     ) -> BlockStoreService {
         let reports = Some(coordinator.clients.mailbox());
-        let store = BlockStoreService::new(fabric, Some(own(fabric)), reports, capacity);
+        let found = Found::Coordinator(own(fabric));
+        let store = BlockStoreService::new(fabric, found, reports, capacity);
         coordinator.store = store.clients.mailbox();
         store
     }
@@ -47,27 +61,38 @@ impl BlockStoreService {
     /// # Errors
     /// The domain has no coordinator.
     pub fn join(fabric: &Fabric, capacity: Capacity) -> Result<BlockStoreService> {
-        let coordinator = crate::client::await_coordinator(fabric)?;
-        let coordinator = Some(coordinator);
-        Ok(BlockStoreService::new(fabric, coordinator, None, capacity))
+        let found = Found::Coordinator(crate::client::await_coordinator(fabric)?);
+        Ok(BlockStoreService::new(fabric, found, None, capacity))
     }
 
     /// Starts the block store of a node that is not the first one of its domain. When this returns,
-    /// the coordinator knows it, if there is one within some seconds; otherwise as soon as there
-    /// is.
+    /// the coordinator knows it, if it can be reached within some seconds; otherwise as soon as it
+    /// can.
     pub(super) fn of_node(fabric: &Fabric, capacity: Capacity) -> BlockStoreService {
-        let find = || crate::client::await_coordinator(fabric).ok();
-        let store = BlockStoreService::new(fabric, find(), None, capacity);
-        // Answered after the introduction was heard.
-        if store.coordinator.is_some() {
-            find();
+        let mut store = BlockStoreService::new(fabric, Found::Nobody, None, capacity);
+        if let Err(error) = store.await_coordinator() {
+            tracing::warn!(%error, "blocks are not kept on this node until the coordinator is found");
         }
         store
     }
 
+    fn await_coordinator(&mut self) -> Result<()> {
+        let fabric = self.fabric.clone();
+        let find = || self.find_coordinator();
+        let found = fabric.wait_stepping_within(BEGINNING, COORDINATOR, &[], find, || false);
+        let to = match found {
+            Err(samite_fabric::Error::Timeout { .. }) => return Err(Error::NoCoordinator),
+            found => life(found?),
+        };
+        // Answered after the introduction was heard.
+        let mut heard = fabric.call(ServiceId::COORDINATOR, to, BEGINNING, |_| Vec::new())?;
+        heard.wait(BEGINNING, COORDINATOR)?;
+        Ok(())
+    }
+
     fn new(
         fabric: &Fabric,
-        coordinator: Option<Peer>,
+        found: Found,
         reports: Option<Mailbox<Request>>,
         capacity: Capacity,
     ) -> BlockStoreService {
@@ -75,24 +100,49 @@ impl BlockStoreService {
             fabric: fabric.clone(),
             clients: Clients::new(fabric, ServiceId::BLOCK_STORE),
             block_store: BlockStore::new(fabric, capacity),
-            coordinator,
+            found,
+            began: Instant::now(),
             reports,
             is_orphan: false,
         };
-        if store.coordinator.is_some() {
+        if store.coordinator().is_some() {
             store.tell(store.block_store.introduction());
         }
         store
     }
 
-    /// Looks for the coordinator, if it was not found yet.
-    fn find_coordinator(&mut self) {
-        if self.coordinator.is_none() {
-            self.coordinator = super::find_coordinator(&self.fabric);
-            if self.coordinator.is_some() {
-                self.tell(self.block_store.introduction());
+    fn coordinator(&self) -> Option<Peer> {
+        match self.found {
+            Found::Coordinator(coordinator) => Some(coordinator),
+            _ => None,
+        }
+    }
+
+    /// Goes on looking for the coordinator, and tells it of this store when it is found. Does not
+    /// wait.
+    fn find_coordinator(&mut self) -> Option<Peer> {
+        match &mut self.found {
+            Found::Coordinator(coordinator) => return Some(*coordinator),
+            Found::Nobody => {
+                let coordinator = super::find_coordinator(&self.fabric)?;
+                // An empty request is answered as soon as there is a service.
+                let (to, none) = (life(coordinator), Duration::ZERO);
+                let asked = (self.fabric).call(ServiceId::COORDINATOR, to, none, |_| Vec::new());
+                if let Ok(call) = asked {
+                    self.found = Found::Asked(coordinator, call);
+                }
+            }
+            Found::Asked(coordinator, call) => {
+                let coordinator = *coordinator;
+                if call.take()?.is_ok() {
+                    self.found = Found::Coordinator(coordinator);
+                    self.tell(self.block_store.introduction());
+                } else {
+                    self.found = Found::Nobody; // It does not serve yet, or is gone.
+                }
             }
         }
+        self.coordinator()
     }
 
     /// Serves as long as `go_on` returns true. It is called after every event, and periodically.
@@ -117,7 +167,7 @@ impl BlockStoreService {
     fn hear(&mut self, heard: Heard<ToStore>) {
         let Heard { from, id, message } = heard;
         match (message, id) {
-            (ToStore::Order(order), None) if Some(from) == self.coordinator => {
+            (ToStore::Order(order), None) if Some(from) == self.coordinator() => {
                 let report = self.block_store.obey(order);
                 report.into_iter().for_each(|report| self.report(report));
             }
@@ -137,7 +187,7 @@ impl BlockStoreService {
     }
 
     fn tell(&mut self, request: Request) {
-        match (&self.reports, self.coordinator) {
+        match (&self.reports, self.coordinator()) {
             (Some(reports), _) => reports.lock().push_back(request),
             (None, Some(coordinator)) => {
                 let packed = Packed::request(&request);
@@ -199,8 +249,8 @@ impl agent::Service for BlockStoreService {
         if self.block_store.is_busy() {
             return Duration::ZERO;
         }
-        let waits = self.block_store.is_waiting() || self.coordinator.is_none();
-        match waits || self.clients.are_late() {
+        let is_new = self.coordinator().is_none() && self.began.elapsed() < BEGINNING;
+        match self.block_store.is_waiting() || is_new || self.clients.are_late() {
             true => SOON,
             false => Duration::MAX,
         }
@@ -216,7 +266,7 @@ impl agent::Service for BlockStoreService {
         for peer in self.clients.lost(lost) {
             self.forget(peer);
         }
-        if let Some(coordinator) = self.coordinator
+        if let Some(coordinator) = self.coordinator()
             && self.reports.is_none()
             && lost.has(life(coordinator))
             && !std::mem::replace(&mut self.is_orphan, true)

@@ -2,7 +2,7 @@
 //! written, and end with their node.
 
 use ndarray::Array2;
-use samite_fabric::{Fabric, Match, PeerId};
+use samite_fabric::{Fabric, Match, PeerId, agent};
 use samite_stage::protocol::EndOfStream;
 use samite_stage::service::STARTER;
 use samite_stage::{Error, Stage};
@@ -144,6 +144,62 @@ fn blocks_end_with_their_host() {
         cluster.kill(Who::Unit(1));
         cluster.kill(Who::Unit(3));
         cluster.release(Who::Unit(0));
+        cluster.all_end();
+    };
+    let units = units(4).hosts(2).services(vec![STARTER]);
+    units.orchestrate(&name, body, orchestrate);
+}
+
+/// Returns the bytes that the block store of this node has in memory.
+fn stored(fabric: &Fabric) -> Outcome<u64> {
+    let services = agent::services(fabric, fabric.deadline())?;
+    let owned = services.iter().flat_map(|service| &service.owns);
+    let bytes = owned.filter(|owned| owned.what == "shared memory");
+    Ok(bytes.map(|owned| owned.amount).sum())
+}
+
+/// Nobody would ever free what the second host keeps for a coordinator that is lost.
+#[test]
+fn blocks_of_a_lost_coordinator_are_freed() {
+    let name = full_name(module_path!(), "blocks_of_a_lost_coordinator_are_freed");
+    if !has_ucx(&name) {
+        return;
+    }
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        match fabric.identity().unit {
+            1 => {
+                let stage = Stage::join(fabric)?;
+                let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
+                fabric.barrier(members)?;
+                let mut step = field.step()?;
+                step.put("u", SHAPE, [0_u64, 0], array(0).view())?;
+                step.commit()?;
+                check!(stored(fabric)? > 0);
+                pause("written");
+                while stored(fabric)? > 0 {
+                    fabric.progress();
+                }
+                fabric.send(members[3], TAG, b"freed")?;
+            }
+            3 => {
+                let stage = Stage::join(fabric)?;
+                let _reader = stage.read("field").as_rank("near", 0, 1).open()?;
+                fabric.barrier(members)?;
+                fabric.recv_vec(Match::from(members[1], TAG))?;
+            }
+            _ => {
+                fabric.barrier(members)?;
+                pause("is killed");
+            }
+        }
+        Ok(())
+    };
+    let orchestrate = |cluster: &mut Cluster| {
+        cluster.wait_point(Who::Unit(1), "written");
+        cluster.kill(Who::Agent);
+        cluster.kill(Who::Unit(0));
+        cluster.kill(Who::Unit(2));
+        cluster.release(Who::Unit(1));
         cluster.all_end();
     };
     let units = units(4).hosts(2).services(vec![STARTER]);

@@ -59,10 +59,10 @@ pub fn find_host(fabric: &Fabric) -> Option<Life> {
 /// Returns the peer that hosts the services of the whole domain, if it has joined: that of the
 /// head, which is the agent of the first node. In a simulation it is the first unit that hosts any.
 pub fn find_head(fabric: &Fabric) -> Option<Life> {
-    if is_on_head(fabric) {
+    let node = fabric.domain().map(|_| u32::from(NodeId::HEAD));
+    if node.is_some() && is_on_head(fabric) {
         return find_host(fabric);
     }
-    let node = fabric.domain().map(|_| u32::from(NodeId::HEAD));
     let hosts = living(fabric, node);
     // A unit may have the name of the program.
     let is_other = |info: &&PeerInfo| (!is_agent(&info.identity), info.peer);
