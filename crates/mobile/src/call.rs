@@ -1,7 +1,7 @@
 //! A call that is under way.
 
 use crate::mobile::Mobile;
-use crate::runtime::{locked, name};
+use crate::runtime::{coarse, locked, name};
 use crate::{Error, Result};
 use samite_fabric::rpc::Life;
 use samite_fabric::upcall::Upcall;
@@ -22,6 +22,8 @@ pub struct Call {
     to: Life,
     entry: String,
     taken: bool,
+    /// When it is late, on the coarse clock, once it was awaited.
+    late_at: Option<Duration>,
 }
 
 impl Call {
@@ -32,6 +34,7 @@ impl Call {
             to,
             entry: entry.to_owned(),
             taken: false,
+            late_at: None,
         }
     }
 
@@ -94,16 +97,21 @@ impl Call {
             .wait_stepping_within(deadline, what, &[], step, || false);
         match ended {
             Ok(ended) => ended,
-            Err(samite_fabric::Error::Timeout { .. }) => Err(Error::Late {
-                entry: self.entry.clone(),
-                to: name(mobile.fabric(), self.to),
-                after: deadline,
-            }),
+            Err(samite_fabric::Error::Timeout { .. }) => Err(self.late(deadline)),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    fn late(&self, after: Duration) -> Error {
+        Error::Late {
+            entry: self.entry.clone(),
+            to: name(self.mobile.fabric(), self.to),
+            after,
         }
     }
 }
 
+/// As [`Call::wait`]: with the deadline of the fabric, from the first poll on.
 impl Future for Call {
     type Output = Result<Vec<u8>>;
 
@@ -112,9 +120,16 @@ impl Future for Call {
         if let Some(ended) = self.test() {
             return Poll::Ready(ended);
         }
+        let deadline = self.mobile.fabric().deadline();
+        let now = coarse();
+        let late_at = *(self.late_at).get_or_insert_with(|| now.saturating_add(deadline));
+        if late_at <= now {
+            return Poll::Ready(Err(self.late(deadline)));
+        }
         let (slot, waker) = (self.slot, context.waker().clone());
         // Without the lock: wakers are cloned and dropped by code of the program.
-        let set = locked(&self.mobile.runtime().calls).wake(slot, waker);
+        let mobile = &self.mobile;
+        let set = (mobile.runtime()).wake_at(mobile.fabric(), slot, waker, late_at);
         match set {
             Ok(_) => Poll::Pending,
             Err(_) => match self.take() {

@@ -51,6 +51,8 @@ struct Slot {
     state: State,
     /// Only while it waits. A waker may own its task, so it is not dropped under a lock.
     waker: Option<Waker>,
+    /// When the task is woken although the call has not ended.
+    late_at: Duration,
 }
 
 /// See the module's documentation. A call is named by its slot: its place, and the generation of
@@ -61,8 +63,9 @@ pub(crate) struct Calls {
     free: VecDeque<u32>,
     /// The generation of new places.
     first: u32,
-    /// How many calls were dropped.
+    /// How many calls were ever dropped, and how many of them still have their places.
     dropped: u64,
+    abandoned: usize,
     /// Tasks to be woken, when no lock is taken.
     woken: Vec<Waker>,
     /// Those whose answers are taken.
@@ -107,8 +110,12 @@ impl Calls {
                 doubt: None,
                 state: State::Free,
                 waker: None,
+                late_at: Duration::MAX,
             });
             return Some(self.slots.len() as u32 - 1);
+        }
+        if self.abandoned == 0 {
+            return None;
         }
         // The older half of them at once, as it takes a look at all places.
         let slots = self.slots.iter().enumerate();
@@ -165,7 +172,8 @@ impl Calls {
     fn release(&mut self, name: u32) {
         if let Some(slot) = self.get(name) {
             slot.generation = (slot.generation + 1) % GENERATIONS;
-            slot.state = State::Free;
+            let was = std::mem::replace(&mut slot.state, State::Free);
+            self.abandoned -= usize::from(matches!(was, State::Dropped(_)));
             self.free.push_back(name & ((1 << INDEX_BITS) - 1));
         }
     }
@@ -182,19 +190,42 @@ impl Calls {
             State::Waits(_) => {
                 slot.state = State::Dropped(before);
                 self.dropped += 1;
+                self.abandoned += 1;
             }
             State::Free | State::Dropped(_) => {}
         }
         waker
     }
 
-    /// Has a call wake a task when it ends, and returns the waker that it had before. If the call
-    /// does not wait for an answer, returns this one. Either is to be dropped without the lock.
-    pub(crate) fn wake(&mut self, name: u32, waker: Waker) -> Result<Option<Waker>, Waker> {
+    /// Has a call wake a task when it ends, and at `late_at` if it has not, and returns the waker
+    /// that it had before. If the call does not wait for an answer, returns this one. Either is to
+    /// be dropped without the lock.
+    pub(crate) fn wake(
+        &mut self,
+        name: u32,
+        waker: Waker,
+        late_at: Duration,
+    ) -> Result<Option<Waker>, Waker> {
         match self.get(name) {
-            Some(slot) if matches!(slot.state, State::Waits(_)) => Ok(slot.waker.replace(waker)),
+            Some(slot) if matches!(slot.state, State::Waits(_)) => {
+                slot.late_at = late_at;
+                Ok(slot.waker.replace(waker))
+            }
             _ => Err(waker),
         }
+    }
+
+    /// Wakes the tasks whose calls are late, and returns when the next one is.
+    pub(crate) fn wake_late(&mut self, now: Duration) -> Duration {
+        let mut next = Duration::MAX;
+        for slot in &mut self.slots {
+            match &slot.waker {
+                None => {}
+                Some(_) if slot.late_at <= now => self.woken.extend(slot.waker.take()),
+                Some(_) => next = next.min(slot.late_at),
+            }
+        }
+        next
     }
 
     /// Removes a call that was never sent. Returns its waker, as [`Calls::forget`] does.
@@ -267,6 +298,7 @@ mod tests {
     use std::sync::Arc;
 
     const STAYS: Duration = Duration::ZERO;
+    const LATE: Duration = Duration::from_secs(1);
     const MOVES: Duration = Duration::from_secs(10);
 
     fn life(peer: u32) -> Life {
@@ -349,16 +381,16 @@ mod tests {
         let mut calls = Calls::default();
         let [one, two] = [(); 2].map(|()| calls.add(life(0), STAYS, 1).unwrap());
         for name in [one, two] {
-            assert!(calls.wake(name, first.clone()).unwrap().is_none());
+            assert!(calls.wake(name, first.clone(), LATE).unwrap().is_none());
         }
         // Another task waits for it now.
-        let before = calls.wake(one, second.clone()).unwrap().unwrap();
+        let before = calls.wake(one, second.clone(), LATE).unwrap().unwrap();
         assert!(before.will_wake(&first));
         assert!(calls.forget(one).unwrap().will_wake(&second));
         assert!(calls.cancel(two).unwrap().will_wake(&first));
         // They wait no more.
         for name in [one, two] {
-            assert!(calls.wake(name, second.clone()).is_err());
+            assert!(calls.wake(name, second.clone(), LATE).is_err());
         }
         assert!(calls.take_woken().is_empty());
     }

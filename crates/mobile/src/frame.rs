@@ -27,6 +27,8 @@ pub(crate) const FETCH: u8 = 4;
 pub(crate) const CODE: u8 = 5;
 pub(crate) const PREFETCH: u8 = 6;
 
+/// Where the flags of a head are.
+const FLAGS: usize = 20;
 /// Nobody waits for the result.
 const ONE_WAY: u16 = 1;
 const MAY_SPAWN: u16 = 2;
@@ -109,7 +111,14 @@ impl Head {
 #[inline]
 pub(crate) fn is_answered(head: &[u8]) -> bool {
     let is_call = matches!(head.first(), Some(&(CALL | PREFETCH)));
-    is_call && head.get(20).is_some_and(|flags| flags & ONE_WAY as u8 == 0)
+    is_call && head.len() > FLAGS && !is_one_way(head)
+}
+
+/// Returns whether nobody waits for the result of the call that this head is of.
+#[inline]
+pub(crate) fn is_one_way(head: &[u8]) -> bool {
+    head.get(FLAGS)
+        .is_some_and(|flags| flags & ONE_WAY as u8 != 0)
 }
 
 /// Returns the 4 bytes at `at` as a number.

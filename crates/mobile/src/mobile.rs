@@ -141,12 +141,12 @@ impl Mobile {
         self.runtime().with(&self.0.fabric, f)
     }
 
-    /// Sets which code this unit runs: by default WebAssembly of its own job. Local.
+    /// Sets which code this unit runs: by default WebAssembly of its own job. For
+    /// [`Everything`](crate::Trust::Everything) there is a warning, on standard error if the
+    /// program has no subscriber of `tracing`. Local.
     pub fn set_policy(&self, policy: Policy) {
         if policy.trust == crate::Trust::Everything {
-            tracing::warn!(
-                "this unit runs native code of every unit of its job, without a sandbox"
-            );
+            warn("this unit runs native code of every unit of its job, without a sandbox");
         }
         let dropped = self.with(|work| {
             let before = std::mem::replace(&mut work.policy, policy);
@@ -438,7 +438,8 @@ impl Mobile {
         let runtime = self.runtime();
         let me = runtime.me;
         let answers = units.len() as u32;
-        let moves_for = Limits::default().time;
+        // The loss of another unit does not end it, however long its units compile.
+        let moves_for = frame::TIME_MAX;
         let slot = locked(&runtime.calls).add(me, moves_for, answers.max(1));
         let slot = slot.ok_or(Error::TooMany(crate::calls::CALLS_MAX))?;
         let call = Call::new(self.clone(), slot, me, "prefetch");
@@ -509,6 +510,16 @@ impl Mobile {
             Err(error) => Some(Err(error)),
         };
         Ok(fabric.wait_stepping(what, &[to.peer], again, || false)??)
+    }
+}
+
+/// Warns the user, also of a program that shows no events of libraries.
+fn warn(what: &str) {
+    tracing::warn!("{what}");
+    if !tracing::dispatcher::has_been_set() {
+        use std::io::Write;
+        // Nobody may read it.
+        let _ = writeln!(std::io::stderr(), "samite: {what}");
     }
 }
 

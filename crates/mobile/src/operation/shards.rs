@@ -10,6 +10,7 @@
 
 use super::{Auto, Way};
 use crate::capsule::Capsule;
+use crate::frame::TIME_MAX;
 use crate::mobile::{Mobile, Registered};
 use crate::runtime::Payload;
 use crate::{Call, Cause, Context, Error, GRANTS_MAX, Limits, Result, Trap};
@@ -383,10 +384,12 @@ impl Forms {
 }
 
 /// Limits for kernels that bound their own work to some milliseconds. 1 s, because the clock also
-/// counts time in which other processes have the processor.
+/// counts time in which other processes have the processor; and all the time on its way that a call
+/// may have, as reading step by step has no limit, either.
 pub(super) fn self_bounded_limits() -> Limits {
     Limits {
         run: Duration::from_secs(1),
+        time: TIME_MAX,
         ..Limits::default()
     }
 }

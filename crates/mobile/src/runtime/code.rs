@@ -390,6 +390,11 @@ impl Codes {
         }
     }
 
+    /// Returns whether the program has registered it.
+    pub(super) fn is_pinned(&self, id: u64) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.pinned)
+    }
+
     /// Drops code; calls ask for it again.
     pub(crate) fn forget(&mut self, id: u64) -> bool {
         let is_still = |entry: &Entry| entry.parked.is_empty();

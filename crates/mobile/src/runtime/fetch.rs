@@ -33,12 +33,13 @@
 
 use super::code::{Codes, Entry, State};
 use super::membership::fabric_lost;
-use super::{Arrived, Runtime, Work};
+use super::{Arrived, Runtime, Work, locked};
 use crate::capsule::{CAPSULE_MAX, Capsule};
 use crate::error::{Cause, Failure};
 use crate::frame::{self, Head};
 use samite_fabric::Fabric;
 use samite_fabric::rpc::Life;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of a capsule in one frame.
@@ -73,6 +74,8 @@ pub(crate) struct Fetch {
     /// When to ask again, and how long that is after the last time.
     due: Duration,
     pause: Duration,
+    /// Who has sent something else, and what that was.
+    wrong: Option<String>,
 }
 
 impl Fetch {
@@ -269,7 +272,7 @@ impl Work {
                 self.codes.set(id, State::Fetching(Fetch::default()));
                 return self.ask_next(runtime, fabric, id);
             }
-            State::Loading if is_further => runtime.loader.wanted_by(id, from),
+            State::Loading if entry.caller != Some(from) => runtime.loader.wanted_by(id, from),
             State::Fetching(_) | State::Loading | State::Ready(_) => {}
         }
         if let Some((fetch, holders)) = entry.fetch() {
@@ -316,11 +319,17 @@ impl Work {
             return self.post(runtime, fabric, holder, id, &head, &[]);
         }
         if fetch.has_nobody() {
+            let wrong = fetch.wrong.take();
             self.codes.set(id, State::Idle);
             if self.codes.has(id) {
                 return self.load(runtime, fabric, id);
             }
-            let text = "its code is not here, and no unit that the call went through has it";
+            let text = match wrong {
+                Some(wrong) => format!("its code is not here, and {wrong}"),
+                None => {
+                    "its code is not here, and no unit that the call went through has it".into()
+                }
+            };
             self.fail_parked(runtime, fabric, id, &Failure::new(Cause::NoCode, text));
         }
     }
@@ -380,8 +389,15 @@ impl Work {
             self.codes.forget(id);
         }
         self.codes.unpark(parked.iter().map(|(_, arrived)| arrived));
+        let why = Arc::new(why.clone());
         for (head, arrived) in parked {
-            self.fail(runtime, fabric, &head, arrived.from, why.clone());
+            let from = arrived.from;
+            // There may be more of them than failures that find room at once.
+            let waits = !head.one_way && self.out.contains_key(&from.peer);
+            let bytes = head.encode(frame::CALL);
+            if !waits || !locked(&runtime.inbox).refuse(from, bytes, Some(why.clone())) {
+                self.fail(runtime, fabric, &head, from, Failure::clone(&why));
+            }
         }
     }
 
@@ -428,7 +444,8 @@ impl Work {
             fetch.sender = Some(from);
         }
         if whole == 0 {
-            return self.sender_failed(runtime, fabric, id); // It has evicted the code meanwhile.
+            // It has evicted the code meanwhile.
+            return self.sender_failed(runtime, fabric, id, None);
         }
         if fetch.got.len() != offset as usize {
             return;
@@ -439,7 +456,8 @@ impl Work {
         let is_another = fetch.whole != 0 && fetch.whole != whole;
         let is_wrong = whole as u64 > CAPSULE_MAX || part.is_empty() || is_short || is_another;
         if is_wrong || fetch.got.len() + part.len() > whole as usize {
-            return self.sender_failed(runtime, fabric, id);
+            let why = "parts that do not make a capsule".to_owned();
+            return self.sender_failed(runtime, fabric, id, Some(why));
         }
         let me = self.me;
         let has_room = |codes: &mut Codes| {
@@ -467,7 +485,7 @@ impl Work {
         let decoded = Capsule::decode(&fetch.got).map_err(|error| error.to_string());
         let checked = decoded.and_then(|capsule| match capsule.hash().id() == id {
             true => Ok(capsule),
-            false => Err("the bytes that were sent for it have another hash".to_owned()),
+            false => Err("bytes that have another hash".to_owned()),
         });
         match checked {
             Ok(capsule) => {
@@ -480,17 +498,22 @@ impl Work {
             }
             Err(why) => {
                 // Another holder may have the right bytes.
-                tracing::warn!(from = %from.peer, why, "bytes that are not the code");
-                self.sender_failed(runtime, fabric, id);
+                self.sender_failed(runtime, fabric, id, Some(why));
             }
         }
     }
 
-    /// The holder that was to send the code does not have it, or sends wrong bytes.
-    fn sender_failed(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64) {
+    /// The holder that was to send the code does not have it, or has sent something else.
+    fn sender_failed(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64, sent: Option<String>) {
         let entry = self.codes.entries.get_mut(&id);
         if let Some((fetch, _)) = entry.and_then(Entry::fetch) {
             let sender = fetch.sender;
+            if let (Some(sent), Some(sender)) = (sent, sender) {
+                let name = fabric.name_of(sender.peer, Some(sender.incarnation));
+                let name = name.unwrap_or_else(|| sender.peer.to_string().into());
+                tracing::warn!(from = %name, sent, "what was sent is not the code");
+                fetch.wrong = Some(format!("{name} has sent something else: {sent}"));
+            }
             fetch.forget(|holder| Some(holder) == sender);
             self.ask_next(runtime, fabric, id);
         }

@@ -5,13 +5,17 @@
 
 use super::{Arrived, EACH, INBOX_MAX, Payload};
 use crate::calls::CALLS_MAX;
+use crate::error::Failure;
 use crate::frame::{self, Head};
 use samite_fabric::rpc::Life;
 use samite_mem::ring::Body;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 /// The most bytes of calls that wait from one unit.
 pub(super) const FROM_ONE: u64 = INBOX_MAX / 4;
+/// The most bytes of failures of one unit for which nobody waits.
+const UNWAITED_FROM_ONE: u64 = FROM_ONE / 8;
 /// The most bytes of heads of calls that wait to be refused: as many from one unit as a process has
 /// unanswered calls, and those of four such units.
 const REFUSED_FROM_ONE: u64 = (CALLS_MAX * Head::BYTES) as u64;
@@ -123,8 +127,16 @@ impl<T> Turns<T> {
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     pub(super) frames: Turns<Arrived>,
-    /// The heads of calls that found no room.
-    pub(super) refused: Turns<[u8; Head::BYTES]>,
+    /// Calls whose units are to be told that they failed.
+    pub(super) refused: Turns<Refused>,
+}
+
+/// A call that has failed here, and whose unit was not told yet.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) head: [u8; Head::BYTES],
+    /// `None`: it has found no room.
+    pub(super) why: Option<Arc<Failure>>,
 }
 
 impl Inbox {
@@ -143,7 +155,14 @@ impl Inbox {
             _ => return tracing::warn!(from = %from.peer, kind, "an unknown frame"),
         };
         let cost = (class, cost);
-        if self.frames.has_room(from, cost, FROM_ONE, INBOX_MAX) {
+        // What somebody waits for has room beside them.
+        let is_unwaited = kind == frame::FAIL && frame::is_one_way(bytes);
+        let of_one = if is_unwaited {
+            UNWAITED_FROM_ONE
+        } else {
+            FROM_ONE
+        };
+        if self.frames.has_room(from, cost, of_one, INBOX_MAX) {
             let mut all = Payload::with_capacity(len as usize);
             all.extend_from_slice(bytes);
             all.resize(len as usize, 0);
@@ -156,16 +175,26 @@ impl Inbox {
             };
             return self.frames.add(from, cost, arrived);
         }
-        let cost = (CALLS, Head::BYTES as u64);
         match bytes.first_chunk() {
-            Some(head)
-                if frame::is_answered(bytes)
-                    && (self.refused).has_room(from, cost, REFUSED_FROM_ONE, REFUSED_MAX) =>
-            {
-                self.refused.add(from, cost, *head);
-            }
+            Some(head) if frame::is_answered(bytes) && self.refuse(from, *head, None) => {}
             _ => tracing::warn!(from = %from.peer, kind, "a frame was dropped: too many wait"),
         }
+    }
+
+    /// Has a unit be told that its call failed, when there is room for that. Returns whether that
+    /// many may wait.
+    pub(super) fn refuse(
+        &mut self,
+        from: Life,
+        head: [u8; Head::BYTES],
+        why: Option<Arc<Failure>>,
+    ) -> bool {
+        let cost = (CALLS, Head::BYTES as u64);
+        let may = (self.refused).has_room(from, cost, REFUSED_FROM_ONE, REFUSED_MAX);
+        if may {
+            self.refused.add(from, cost, Refused { head, why });
+        }
+        may
     }
 }
 

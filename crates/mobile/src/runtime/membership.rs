@@ -22,32 +22,38 @@ impl Work {
         }
         self.changes = changes;
         let job = &fabric.identity().job;
-        let before = self.units.clone();
-        for info in fabric.peers() {
-            let unit = info.identity.unit as usize;
-            if &info.identity.job == job
-                && let Some(life) = self.units.get_mut(unit)
-            {
-                (life.peer, life.incarnation) = (info.peer, info.incarnation);
-            }
-        }
+        let peers = fabric.peers();
+        let of_job = peers.iter().filter(|info| &info.identity.job == job);
+        let there = of_job.map(|info| {
+            let (peer, incarnation) = (info.peer, info.incarnation);
+            (info.identity.unit, Life { peer, incarnation })
+        });
+        let there: Vec<(u32, Life)> = there.collect();
+        self.replaced.extend(renew(&mut self.units, &there));
+        // Also those that are about to be lost, or are not the only life of their unit.
+        let lives: Vec<Life> = there.iter().map(|(_, life)| *life).collect();
         self.number();
+        self.members.add(&lives);
         locked(&runtime.lives).clone_from(&self.units);
-        locked(&runtime.calls).members.add(&self.units);
+        locked(&runtime.calls).members.add(&lives);
         if let Some(context) = &mut self.context {
             context.renew(self.units.len() as u32, self.grants.clone());
         }
         // Those whose loss was not seen before.
-        let newly = (before.iter().enumerate()).filter(|(_, life)| fabric_lost(fabric, **life));
-        let newly: Vec<(u32, Life)> = (newly.map(|(unit, life)| (unit as u32, *life)))
-            .filter(|(_, life)| self.gone.insert(*life))
-            .collect();
+        let units = self.units.iter().enumerate();
+        let units = units.map(|(unit, life)| (unit as u32, *life));
+        let all: Vec<(u32, Life)> = units.chain(self.replaced.iter().copied()).collect();
+        self.replaced
+            .retain(|(_, life)| !fabric_lost(fabric, *life));
+        let lost_now = all.iter().filter(|(_, life)| fabric_lost(fabric, *life));
+        let newly = lost_now.filter(|(_, life)| self.gone.insert(*life));
+        let newly: Vec<(u32, Life)> = newly.copied().collect();
         // X5: what uses the fabric is done without the lock of the calls.
         let sent = locked(&runtime.calls).sent();
         for (slot, to) in sent {
             if fabric_lost(fabric, to) {
-                let unit = before.iter().position(|life| *life == to);
-                let mut failure = lost(fabric, to, unit.map(|unit| unit as u32));
+                let unit = all.iter().find(|(_, life)| *life == to);
+                let mut failure = lost(fabric, to, unit.map(|(unit, _)| *unit));
                 failure.through(self.unit);
                 self.end(runtime, fabric, slot, failure);
             }
@@ -123,6 +129,21 @@ impl Work {
     }
 }
 
+/// Replaces the lives of units that were started again, and returns the former ones. Over a network
+/// the loss of a former life may be seen later than the next one: of two, the one of the higher
+/// peer number counts.
+fn renew(units: &mut [Life], there: &[(u32, Life)]) -> Vec<(u32, Life)> {
+    let before = units.to_vec();
+    for (unit, life) in there {
+        if let Some(known) = units.get_mut(*unit as usize) {
+            *known = *life;
+        }
+    }
+    let both = before.into_iter().zip(units.iter()).zip(0..);
+    let replaced = both.filter(|((before, now), _)| before != *now);
+    replaced.map(|((before, _), unit)| (unit, before)).collect()
+}
+
 /// The failure of a call that was, or may have been, at a unit that was lost.
 fn lost(fabric: &Fabric, life: Life, unit: Option<u32>) -> Failure {
     let text = format!(
@@ -136,4 +157,25 @@ fn lost(fabric: &Fabric, life: Life, unit: Option<u32>) -> Failure {
 
 pub(super) fn fabric_lost(fabric: &Fabric, life: Life) -> bool {
     fabric.lost_life(life.peer, life.incarnation).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_fabric::PeerId;
+
+    /// A life that is there beside the next one is replaced once, and not brought back.
+    #[test]
+    fn a_life_is_replaced_once() {
+        let life = |peer| Life {
+            peer: PeerId(peer),
+            incarnation: peer,
+        };
+        let mut units = vec![life(1), life(2)];
+        let both = [(0, life(1)), (1, life(2)), (1, life(5)), (9, life(7))];
+        assert_eq!(renew(&mut units, &both), [(1, life(2))]);
+        assert_eq!(renew(&mut units, &both), []);
+        assert_eq!(renew(&mut units, &both[..1]), []);
+        assert_eq!(units, [life(1), life(5)]);
+    }
 }

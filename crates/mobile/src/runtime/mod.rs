@@ -54,9 +54,10 @@ use crate::trail::Trail;
 use crate::trust::Policy;
 use crate::{Counters, Mobile};
 use code::Codes;
-use inbox::Inbox;
+use inbox::{Inbox, Refused};
 use loader::Loader;
 use outbox::Queue;
+pub(crate) use run::coarse;
 use samite_engines::{Context, Function, Grants};
 use samite_fabric::rpc::Life;
 use samite_fabric::upcall::Upcall;
@@ -65,8 +66,8 @@ use samite_mem::ring::Body;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 use std::time::Duration;
@@ -83,7 +84,7 @@ const TAKEN: usize = 16;
 const REFUSED_AT_ONCE: usize = 1024;
 /// A thread works on so many frames, or for about so long, before it looks at what it waits for
 /// itself.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 256;
 const AT_ONCE_FOR: Duration = Duration::from_millis(5);
 
 thread_local! {
@@ -140,6 +141,9 @@ pub(crate) struct Runtime {
     pub(crate) lives: Mutex<Vec<Life>>,
     work: Mutex<Work>,
     again: AtomicBool,
+    /// When the first call that a task awaits is late, in nanoseconds of the coarse clock. Written
+    /// under the lock of the calls.
+    late_at: AtomicU64,
     loader: Loader,
 }
 
@@ -175,6 +179,8 @@ pub(crate) struct Work {
     takes_own: bool,
     /// Whether a call of this unit was ended here, so that its waiter may not know.
     has_ended_here: bool,
+    /// Former lives of units that were started again, until their loss is seen.
+    replaced: Vec<(u32, Life)>,
     /// Lives of units whose loss has been seen.
     gone: HashSet<Life>,
     /// When the next call of this unit ends that may have been at one of them.
@@ -213,6 +219,7 @@ impl Runtime {
             own_bytes: 0,
             takes_own: false,
             has_ended_here: false,
+            replaced: Vec::new(),
             gone: HashSet::new(),
             doubts_due: Duration::MAX,
             unwaited: VecDeque::new(),
@@ -228,6 +235,7 @@ impl Runtime {
             calls: Mutex::new(calls),
             work: Mutex::new(work),
             again: AtomicBool::new(false),
+            late_at: AtomicU64::new(u64::MAX),
             loader: Loader::new(),
         }
     }
@@ -263,6 +271,12 @@ impl Runtime {
         if work.doubts_due <= work.clock {
             work.end_doubtful(self, fabric);
         }
+        // ORDERING: only a hint, here and below: it is looked at again.
+        if self.late_at.load(Relaxed) <= nanos(work.clock) {
+            let mut calls = locked(&self.calls);
+            let next = calls.wake_late(work.clock);
+            self.late_at.store(nanos(next), Relaxed);
+        }
         self.refuse(work, fabric);
         let begin = work.clock;
         for taken in 0..most {
@@ -292,6 +306,23 @@ impl Runtime {
         work.batch.pop_front()
     }
 
+    /// Has a call wake a task when it ends, and at `late_at` of the coarse clock; as
+    /// [`Calls::wake`].
+    pub(crate) fn wake_at(
+        &self,
+        fabric: &Fabric,
+        call: u32,
+        waker: Waker,
+        late_at: Duration,
+    ) -> Result<Option<Waker>, Waker> {
+        let mut calls = locked(&self.calls);
+        let set = calls.wake(call, waker, late_at);
+        self.late_at.fetch_min(nanos(late_at), Relaxed);
+        drop(calls);
+        fabric.want_work_later();
+        set
+    }
+
     /// Wakes the tasks whose calls have ended. Called without a lock: a waker may do anything.
     fn wake(&self) {
         let woken = locked(&self.calls).take_woken();
@@ -313,20 +344,23 @@ impl Runtime {
         for _ in 0..REFUSED_AT_ONCE {
             let may = |from: Life| !work.out.contains_key(&from.peer);
             let refused = locked(&self.inbox).refused.next_if(may);
-            let Some((from, bytes)) = refused else {
+            let Some((from, refused)) = refused else {
                 return; // What waits for room has this unit work again.
             };
-            self.refuse_one(work, fabric, from, &bytes);
+            self.refuse_one(work, fabric, from, refused);
         }
         fabric.want_work();
     }
 
     #[cold]
-    fn refuse_one(&self, work: &mut Work, fabric: &Fabric, from: Life, bytes: &[u8]) {
+    fn refuse_one(&self, work: &mut Work, fabric: &Fabric, from: Life, refused: Refused) {
         if !work.members.has(from) && !work.admits(self, fabric, from) {
-            return work.refuse_stranger(fabric, from, bytes);
+            return work.refuse_stranger(fabric, from, &refused.head);
         }
-        if let Some((head, _)) = Head::decode(bytes) {
+        if let Some((head, _)) = Head::decode(&refused.head) {
+            if let Some(why) = refused.why {
+                return work.fail(self, fabric, &head, from, Failure::clone(&why));
+            }
             let text = format!(
                 "{} bytes of calls of that unit, or {INBOX_MAX} of all units, wait there already",
                 inbox::FROM_ONE
@@ -383,7 +417,8 @@ impl Upcall for Runtime {
             drop(working);
             let has_ended = std::mem::take(&mut work.has_ended_here);
             let due = work.codes.due.min(work.doubts_due);
-            let waits = work.out_bytes > 0 || due < Duration::MAX;
+            let is_awaited = self.late_at.load(Relaxed) < u64::MAX;
+            let waits = work.out_bytes > 0 || due < Duration::MAX || is_awaited;
             drop(work);
             self.wake();
             if has_more || has_ended {
@@ -398,6 +433,10 @@ impl Upcall for Runtime {
             }
         }
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Appends the bytes of a body.

@@ -202,8 +202,8 @@ impl Work {
             return;
         };
         match (kind, Head::decode(head)) {
-            (frame::CALL | frame::PREFETCH, Some((head, _))) if head.one_way => {
-                tracing::debug!(to = %to.peer, %failure, "a one-way call was not sent");
+            (frame::CALL, Some((head, _))) if head.one_way => {
+                self.fail(runtime, fabric, &head, runtime.me, failure);
             }
             (frame::CALL, Some((head, _))) => self.goes_back(runtime, fabric, head, failure),
             (frame::PREFETCH, Some((head, _))) => {

@@ -20,7 +20,7 @@ const TIMEOUTS_MAX: u32 = 8;
 /// Returns the time of a clock that costs 5 ns and ticks every few milliseconds: what a call uses
 /// of its time is charged by ticks that it happens to see.
 #[inline]
-pub(super) fn coarse() -> Duration {
+pub(crate) fn coarse() -> Duration {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
@@ -185,11 +185,12 @@ impl Work {
         }
         if !context.is_forwarded() && !head.one_way {
             let reply = context.replied().unwrap_or_default();
-            let most = match head.origin == self.me {
+            let most = || match head.origin == self.me {
                 true => PAYLOAD_MAX,
                 false => fabric.upcall_max(head.origin.peer),
             };
-            if reply.len() > INLINE && reply.len() as u64 > most {
+            if reply.len() > INLINE && reply.len() as u64 > most() {
+                let most = most();
                 let text = format!("a reply of {} bytes is longer than {most}", reply.len());
                 let failure = Failure::new(Cause::Forbidden, text);
                 return self.fail(runtime, fabric, head, arrived.from, failure);
@@ -234,7 +235,7 @@ impl Work {
             let id = definitions[definitions.len() - 1];
             let entry = self.codes.entry(id);
             entry.caller = entry.caller.or(caller);
-            if !self.codes.evict(id, 0) && self.codes.forget(id) {
+            if !self.codes.evict(id, 0) && !self.codes.is_pinned(id) && self.codes.forget(id) {
                 let text = "too much code is on its way, or being compiled, there";
                 return Err(Failure::new(Cause::Busy, text));
             }

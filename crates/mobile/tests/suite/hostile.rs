@@ -132,11 +132,12 @@ impl<'a> Raw<'a> {
         self.post(id, &[&[CODE, 0, 0, 0], &words[..], part].concat())
     }
 
-    /// Waits until the call of `head` has failed, and returns the cause.
-    fn failed(&self) -> Outcome<u8> {
+    /// Waits until the call of `head` has failed for want of its code, and returns what is said.
+    fn failed(&self) -> Outcome<String> {
         let (.., bytes) = self.expect(FAIL)?;
         same!(bytes[8..12], SLOT.to_le_bytes());
-        Ok(bytes[24])
+        same!(bytes[24], NO_CODE);
+        Ok(String::from_utf8_lossy(&bytes[25..]).into_owned())
     }
 
     /// Waits until the unit has taken all that was sent to it: it answers a call of `code`.
@@ -217,23 +218,33 @@ fn one_by_one(raw: &Raw<'_>) -> Outcome {
     let other = Capsule::from_wat(&kernel("(drop (call $hops))"))?;
     let whole = other.bytes();
     let len = whole.len() as u32;
-    let lies: &[(u32, u32, &[u8])] = &[
-        (0, len, whole),                     // other code
-        (0, 0, b""),                         // it has none
-        (0, 0, b"some"),                     // none, and bytes
-        (0, 3, b"more than three"),          // more than it says
-        (0, u32::MAX, &whole[..]),           // longer than any
-        (0, 5 << 20, &[7; 4096]),            // longer than allowed
-        (0, 10_000, b""),                    // nothing
-        (0, 10_000, b"in many small parts"), // less than a part may have
+    let has_none = "no unit that the call went through has it";
+    let another = "0 has sent something else: bytes that have another hash";
+    let parts = "0 has sent something else: parts that do not make a capsule";
+    let cut = &whole[..whole.len() - 1];
+    let lies: &[(u32, &[u8], &str)] = &[
+        (len, whole, another),
+        (
+            len - 1,
+            cut,
+            "0 has sent something else: this is not a valid capsule",
+        ),
+        (0, b"", has_none),
+        (0, b"some", has_none),
+        (3, b"more than three", parts),
+        (u32::MAX, &whole[..], parts),           // longer than any
+        (5 << 20, &[7; 4096], parts),            // longer than allowed
+        (10_000, b"", parts),                    // nothing
+        (10_000, b"in many small parts", parts), // less than a part may have
     ];
-    for (number, (offset, whole, part)) in lies.iter().enumerate() {
+    for (number, (whole, part, said)) in lies.iter().enumerate() {
         let id = 0x1234_5678_0000_0000 + number as u64;
         raw.post(id, &raw.head(CALL))?;
         let (_, word, bytes) = raw.expect(FETCH)?;
         same!((word, &bytes[4..8]), (id, &[0; 4][..]));
-        raw.code(id, *offset, *whole, part)?;
-        check!(raw.failed()? == NO_CODE, "lie {number}");
+        raw.code(id, 0, *whole, part)?;
+        let text = raw.failed()?;
+        check!(text.contains(said), "lie {number}: {text}");
     }
     // A length that grows behind the first part: there was room for the first one only.
     let id = 0x1234_5678_1000_0000;
@@ -243,7 +254,8 @@ fn one_by_one(raw: &Raw<'_>) -> Outcome {
     let (_, word, bytes) = raw.expect(FETCH)?;
     same!((word, &bytes[4..8]), (id, &300_u32.to_le_bytes()[..]));
     raw.code(id, 300, 4 << 20, &[7; 300])?;
-    same!(raw.failed()?, NO_CODE);
+    let text = raw.failed()?;
+    check!(text.contains(parts), "{text}");
     // Parts that nobody has asked for, and those of a wrong place, are not taken.
     let id = code.hash().id() ^ 1;
     raw.code(id, 0, len, whole)?;
@@ -253,7 +265,7 @@ fn one_by_one(raw: &Raw<'_>) -> Outcome {
     raw.code(id, u32::MAX, len, whole)?;
     raw.code(id ^ 2, 0, len, whole)?;
     raw.code(id, 0, 0, b"")?;
-    same!(raw.failed()?, NO_CODE);
+    raw.failed()?;
     // Right bytes, twice, behind wrong ones.
     let id = other.hash().id();
     raw.post(id, &raw.head(CALL))?;

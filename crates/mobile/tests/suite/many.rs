@@ -6,6 +6,11 @@ use crate::{begin, call, fails, failure, kernel, runs, runs_long, self_bounded_l
 use samite_fabric::{Fabric, Mask, Match, PeerId};
 use samite_mobile::{Capsule, Cause, Error, Function, Limits, Policy, Rights, Trust};
 use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 /// Replies with a number that makes the code another one.
@@ -487,6 +492,16 @@ fn full_outbox(name: &str, mask: Mask) {
 
 on_processes!(calls_beyond_the_outbox_fail, full_outbox);
 
+/// Whether a task was woken.
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// A caller that takes nothing gets no more answers than wait for room: its other calls end as
 /// `Late`, and later ones are answered.
 fn dropped_answers(name: &str, mask: Mask) {
@@ -528,6 +543,20 @@ fn dropped_answers(name: &str, mask: Mask) {
         check!(answered >= 69 && dropped > 0, "{answered} were answered");
         let late = calls.pop().map(|call| call.wait_within(short));
         check!(matches!(late, Some(Err(Error::Late { .. }))), "{late:?}");
+        // Awaited, it is late as well, and its task is woken to learn that.
+        if let Some(mut call) = calls.pop() {
+            let flag = Arc::new(Flag::default());
+            let waker = Waker::from(flag.clone());
+            let context = &mut Context::from_waker(&waker);
+            let begun = fabric.within(short, || Pin::new(&mut call).poll(context));
+            same!(begun, Poll::Pending);
+            mobile.serve(fabric.deadline(), || flag.0.load(SeqCst).then_some(()))?;
+            let late = Pin::new(&mut call).poll(context);
+            check!(
+                matches!(late, Poll::Ready(Err(Error::Late { .. }))),
+                "{late:?}"
+            );
+        }
         fabric.send(members[1], 9, b"end")?;
         Ok(())
     };
