@@ -4,7 +4,7 @@
 //! All contestants of this bench but MPI are units of Samite, in one of several [`WAYS`]: `samite`
 //! moves code (WebAssembly), `function` calls a function that the target has (an active message of
 //! the same layer), `gets` reads step by step. They share the transport, so a row compares nothing
-//! but the ways.
+//! but the ways. In mapped memory, where `samite` chooses, `moved` moves code all the same.
 //!
 //! What is compared is what one would write. The kernel of `tsi`, `call` and `first-call` asks once
 //! for the address of its word and adds to it by an atomic instruction, which its sandbox checks
@@ -21,7 +21,8 @@
 //! over UCX.
 //!
 //! `first-call`: the target has run other code before. `first-call/prefetched` is beside a warm
-//! call of a function. `first-call-new-process`: caller and target are started for this one call,
+//! call of a function; the target has run that function just before, so that it is awake, as it is
+//! for `function`. `first-call-new-process`: caller and target are started for this one call,
 //! and have never loaded an engine.
 //!
 //! In rows over a link, each process is in two jobs, and counts as two for the rule that processes
@@ -33,8 +34,9 @@
 //! `stage/filter`: one word in a hundred of 64 MiB of staged data, over a link of
 //! 1 Gbit/s: `gets` reads all of it. `chase-function` is the same row beside `function`, and
 //! `chases` are [`MANY`] chases at once, the gets of a step in one request to each server.
-//! `chase/mapped/D`: without a delay, in mapped memory: `samite` chooses (`chase_auto`); MPI reads
-//! by `MPI_Get`, flushed. MPI has no link with a delay, so rows over a link have no figure of it.
+//! `chase/mapped/D`, and `chase/S/mapped/D` through S servers: without a delay, in mapped memory:
+//! `samite` chooses (`chase_auto`); MPI reads by `MPI_Get`, flushed, and in a shared window
+//! (`-shared`) by loads. MPI has no link with a delay, so rows over a link have no figure of it.
 //!
 //! `gather`, `list`, `btree`, `bfs`, each `/S/L/N` or `/mapped/N`: N words at random places; the
 //! N-th node of a list; a value in a B-tree of N pairs; a breadth-first search of a graph of N
@@ -48,7 +50,9 @@ use samite::mobile::clang;
 /// The variable that says in which way a contestant works.
 pub(crate) const WAY: &str = "SAMITE_BENCH_WAY";
 /// The ways of contestants beside `samite`, which moves code.
-pub(crate) const WAYS: [&str; 2] = ["function", "gets"];
+pub(crate) const WAYS: [&str; 3] = ["function", "gets", MOVED];
+/// Moved code where `samite` chooses.
+pub(crate) const MOVED: &str = "moved";
 
 /// One-way delays, in microseconds.
 const DELAYS: [u64; 3] = [1, 5, 20];
@@ -96,6 +100,16 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(case.bar(Bar::ratio(0.9)));
     }
     for servers in SERVERS {
+        for depth in MAPPED {
+            let name = format!("chase/{servers}/mapped/{depth}");
+            let line = format!("mobile mapped 0 {depth}");
+            let case = Case::of(Measure::new(name, line, Figure::us(1.0)));
+            cases.push(Case {
+                ranks: servers + 1,
+                placement: Placement::Apart,
+                ..case.bar(Bar::ratio(0.98))
+            });
+        }
         for delay in DELAYS {
             for depth in DEPTHS {
                 cases.extend(chase(servers, delay, depth));

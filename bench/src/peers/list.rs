@@ -262,8 +262,15 @@ pub(super) const PEERS: &[Peer] = &[
     of("gups", "mpich", &MPICH, "mpi_gups.c"),
     of("gups", "openshmem", &OPENSHMEM, "shmem_gups.c"),
     of("gups", "lamellar", &LAMELLAR, "lamellar"),
-    windows("mobile", "openmpi", &OPENMPI, "mpi_chase.c"),
-    of("mobile", "mpich", &MPICH, "mpi_chase.c"),
+    of_two(windows("mobile", "openmpi", &OPENMPI, "mpi_chase.c")),
+    of_two(of("mobile", "mpich", &MPICH, "mpi_chase.c")),
+    of_two(windows(
+        "mobile",
+        "openmpi-shared",
+        &OPENMPI,
+        "mpi_shared_chase.c",
+    )),
+    of_two(of("mobile", "mpich-shared", &MPICH, "mpi_shared_chase.c")),
     of("is", "openmpi", &OPENMPI, "mpi_is.c"),
     of("is", "mpich", &MPICH, "mpi_is.c"),
     pair("staging", "sst-preload", &SST, "sst.c").with(ENGINE, "SpeculativePreloadMode=ON"),
@@ -318,9 +325,14 @@ const fn pair(
     toolkit: &'static Toolkit,
     source: &'static str,
 ) -> Peer {
+    of_two(of(bench, name, toolkit, source))
+}
+
+/// Returns a peer that has only rows with two ranks.
+const fn of_two(peer: Peer) -> Peer {
     Peer {
         most_ranks: 2,
-        ..of(bench, name, toolkit, source)
+        ..peer
     }
 }
 

@@ -5,7 +5,7 @@ use super::native::{self, Form};
 use super::newcomers;
 use super::operations::{self, Operations, Parts};
 use crate::control::Command;
-use crate::mobile::{MANY, WAY};
+use crate::mobile::{MANY, MOVED, WAY};
 use anyhow::{Context, Result, bail, ensure};
 use samite::mobile::operation::{Shards, Table, Way};
 use samite::mobile::{Capsule, Function, Limits, Mobile, Registered, Rights};
@@ -86,8 +86,11 @@ impl Unit {
     /// Runs a command; `None` if this way does not have it.
     pub(super) fn mobile(&self, command: &Command) -> Result<Option<f64>> {
         let way = std::env::var(WAY).unwrap_or_default();
+        // Where `samite` chooses.
+        let is_auto = way.is_empty();
+        let is_moved = way == MOVED;
         let way = match way.as_str() {
-            "" => Way::Moved,
+            "" | MOVED => Way::Moved,
             "function" => Way::Function,
             "gets" => Way::Gets,
             other => bail!("there is no way `{other}`"),
@@ -98,8 +101,10 @@ impl Unit {
         };
         let is_operation = operations::KINDS.contains(&kind);
         let has_delay = is_operation || kind.starts_with("chase");
+        let is_mapped = kind == "mapped" || is_operation && command.number(2)? == 0;
         let delay = if has_delay { command.number(2)? } else { 0 };
         let has = match kind {
+            _ if is_moved => is_mapped,
             "latency" | "rate" | "chase-function" | "filter-function" | "compute" => {
                 way != Way::Gets
             }
@@ -139,7 +144,7 @@ impl Unit {
         if self.rank != 0 {
             return linked.serve(kind, self.rank).map(|()| Some(0.0));
         }
-        let took = linked.ask(way, command);
+        let took = linked.ask(way, is_auto && is_mapped, command);
         for member in &linked.members[1..] {
             linked.fabric(&self.fabric).send(*member, END, &[])?;
         }
@@ -259,13 +264,13 @@ impl Linked {
     }
 
     /// Runs a command at rank 0.
-    fn ask(&self, way: Way, command: &Command) -> Result<f64> {
+    fn ask(&self, way: Way, is_auto: bool, command: &Command) -> Result<f64> {
         let code = match way {
             Way::Function => &self.function,
             _ => &self.moved,
         };
         if command.name() == "chain" {
-            return self.chases(way, true, command, 1);
+            return self.chases(way, is_auto, command, 1);
         }
         match command.word(1) {
             "latency" => self.latency(code, command.number(2)?, command.number(3)?),
@@ -282,8 +287,8 @@ impl Linked {
                 (_, "bitcode") => Form::Bitcode,
                 _ => Form::Wasm,
             }),
-            kind if operations::KINDS.contains(&kind) => self.operate(way, command),
-            _ => self.chases(way, false, command, 3),
+            kind if operations::KINDS.contains(&kind) => self.operate(way, is_auto, command),
+            _ => self.chases(way, is_auto, command, 3),
         }
     }
 
@@ -373,6 +378,7 @@ impl Linked {
         let code = self.mobile.register(capsule)?;
         if kind == "prefetched" {
             self.mobile.prefetch(&code, &[1])?.wait()?;
+            self.calls(&self.function, 1)?; // The target is awake.
         }
         let took = self.adding(number.into(), || self.calls(&code, 1))?;
         self.mobile.evict(code.hash());
@@ -405,13 +411,13 @@ impl Linked {
     }
 
     /// Runs an operation. Its data are there after the first one.
-    fn operate(&self, way: Way, command: &Command) -> Result<f64> {
+    fn operate(&self, way: Way, is_auto: bool, command: &Command) -> Result<f64> {
         if self.operations.get().is_none() {
             let new = Operations::new(&self.mobile, &self.members)?;
             let _ = self.operations.set(new);
         }
         let operations = self.operations.get().context("it was set above")?;
-        operations.ask(way, command.number(2)? == 0, command)
+        operations.ask(way, is_auto, command)
     }
 
     fn chases(&self, way: Way, is_auto: bool, command: &Command, at: usize) -> Result<f64> {
@@ -430,7 +436,7 @@ impl Linked {
                 let found = table.chase_all(way, depth, &starts.collect::<Vec<_>>())?;
                 return Ok((start, *found.first().context("an end")?));
             }
-            let found = match is_auto && way == Way::Moved {
+            let found = match is_auto {
                 true => table.chase_auto(depth, start)?,
                 false => table.chase(way, depth, start)?,
             };

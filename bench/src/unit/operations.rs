@@ -143,7 +143,7 @@ impl Operations {
         }
         let run = Run {
             way,
-            is_auto: is_auto && way == Way::Moved,
+            is_auto,
             size,
             gathers: match kind {
                 "gather" => (0..GATHERS).map(|at| self.addresses(size, at)).collect(),
