@@ -98,7 +98,11 @@ fn a_task_is_woken_while_a_kernel_runs() {
     let task = Arc::new(Task::default());
     let mut calls = locked(&bench.runtime.calls);
     let slot = calls.add(Bench::other(), Duration::ZERO, 1).unwrap();
-    assert!(calls.wake(slot, Waker::from(task.clone()), Duration::MAX).is_ok());
+    assert!(
+        calls
+            .wake(slot, Waker::from(task.clone()), Duration::MAX)
+            .is_ok()
+    );
     drop(calls);
     bench.with(|_| {
         let reply = run::reply_head(slot);
