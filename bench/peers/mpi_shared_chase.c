@@ -1,5 +1,5 @@
-/* A pointer chase by loads: rank 0 reads, one word after the other, a random cycle in the part of rank
- * 1 of a window of MPI_Win_allocate_shared, which MPI_Win_shared_query has given it.
+/* A pointer chase by loads: rank 0 reads, one word after the other, a random cycle in the part of
+ * rank 1 of a window of MPI_Win_allocate_shared, which MPI_Win_shared_query has given it.
  */
 #include "mpi_peer.h"
 #include "chase.h"

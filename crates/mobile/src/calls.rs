@@ -66,6 +66,8 @@ pub(crate) struct Calls {
     /// How many calls were ever dropped, and how many of them still have their places.
     dropped: u64,
     abandoned: usize,
+    /// How many have a waker.
+    awaited: usize,
     /// Tasks to be woken, when no lock is taken.
     woken: Vec<Waker>,
     /// Those whose answers are taken.
@@ -148,6 +150,7 @@ impl Calls {
             (State::Waits(_), _) => {
                 slot.state = State::Ended(ended);
                 let waker = slot.waker.take();
+                self.awaited -= usize::from(waker.is_some());
                 self.woken.extend(waker);
             }
             (State::Dropped(_), _) => self.release(name),
@@ -194,6 +197,7 @@ impl Calls {
             }
             State::Free | State::Dropped(_) => {}
         }
+        self.awaited -= usize::from(waker.is_some());
         waker
     }
 
@@ -209,7 +213,9 @@ impl Calls {
         match self.get(name) {
             Some(slot) if matches!(slot.state, State::Waits(_)) => {
                 slot.late_at = late_at;
-                Ok(slot.waker.replace(waker))
+                let before = slot.waker.replace(waker);
+                self.awaited += usize::from(before.is_none());
+                Ok(before)
             }
             _ => Err(waker),
         }
@@ -221,7 +227,10 @@ impl Calls {
         for slot in &mut self.slots {
             match &slot.waker {
                 None => {}
-                Some(_) if slot.late_at <= now => self.woken.extend(slot.waker.take()),
+                Some(_) if slot.late_at <= now => {
+                    self.awaited -= 1;
+                    self.woken.extend(slot.waker.take());
+                }
                 Some(_) => next = next.min(slot.late_at),
             }
         }
@@ -232,6 +241,7 @@ impl Calls {
     #[must_use]
     pub(crate) fn cancel(&mut self, name: u32) -> Option<Waker> {
         let waker = self.get(name)?.waker.take();
+        self.awaited -= usize::from(waker.is_some());
         self.release(name);
         waker
     }
@@ -278,6 +288,11 @@ impl Calls {
             }
         }
         (overdue, next)
+    }
+
+    /// Returns whether any task awaits a call.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited > 0
     }
 
     /// Returns the tasks to wake.
@@ -392,7 +407,28 @@ mod tests {
         for name in [one, two] {
             assert!(calls.wake(name, second.clone(), LATE).is_err());
         }
-        assert!(calls.take_woken().is_empty());
+        assert!(calls.take_woken().is_empty() && !calls.is_awaited());
+    }
+
+    /// Each task is woken when its call is late, once; the others are not.
+    #[test]
+    fn late_calls_wake_their_tasks() {
+        let waker = || Waker::from(Arc::new(Nothing));
+        let mut calls = Calls::default();
+        let names: Vec<u32> = (0..3)
+            .map(|_| calls.add(life(0), STAYS, 1).unwrap())
+            .collect();
+        for (name, late) in names.iter().zip([LATE, LATE * 2, LATE * 3]) {
+            assert!(calls.wake(*name, waker(), late).is_ok());
+        }
+        assert_eq!(calls.wake_late(LATE), LATE * 2);
+        assert_eq!(calls.take_woken().len(), 1);
+        calls.answer(names[1], Ok(vec![]));
+        assert_eq!(calls.take_woken().len(), 1);
+        assert!(calls.is_awaited());
+        assert_eq!(calls.wake_late(LATE * 3), Duration::MAX);
+        assert_eq!(calls.take_woken().len(), 1);
+        assert!(!calls.is_awaited());
     }
 
     struct Nothing;

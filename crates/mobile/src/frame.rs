@@ -28,9 +28,9 @@ pub(crate) const CODE: u8 = 5;
 pub(crate) const PREFETCH: u8 = 6;
 
 /// Where the flags of a head are.
-const FLAGS: usize = 20;
+pub(crate) const FLAGS: usize = 20;
 /// Nobody waits for the result.
-const ONE_WAY: u16 = 1;
+pub(crate) const ONE_WAY: u16 = 1;
 const MAY_SPAWN: u16 = 2;
 const MAY_DEFINE: u16 = 4;
 /// The place of an input precedes the payload.

@@ -252,6 +252,21 @@ mod tests {
         assert!((2 * INBOX_MAX - 2 * 60_200..=2 * INBOX_MAX).contains(&inbox.frames.cost()));
     }
 
+    /// Failures for which nobody waits leave room to those for which somebody does.
+    #[test]
+    fn what_nobody_waits_for_has_less_room() {
+        let mut inbox = Inbox::default();
+        let mut unwaited = head(frame::FAIL);
+        unwaited[frame::FLAGS] = frame::ONE_WAY as u8;
+        for _ in 0..FROM_ONE / EACH {
+            inbox.keep(life(1), 0, &unwaited, &Body::Slice(&[]));
+        }
+        let kept = inbox.frames.cost();
+        assert!((UNWAITED_FROM_ONE - 200..=UNWAITED_FROM_ONE).contains(&kept));
+        fill(&mut inbox, life(1), frame::FAIL, &[]);
+        assert!((FROM_ONE - 200..=FROM_ONE).contains(&inbox.frames.cost()));
+    }
+
     /// All calls of a unit that find no room are told so, also if another unit makes more of them
     /// than it may.
     #[test]

@@ -325,7 +325,12 @@ impl Runtime {
 
     /// Wakes the tasks whose calls have ended. Called without a lock: a waker may do anything.
     fn wake(&self) {
-        let woken = locked(&self.calls).take_woken();
+        let mut calls = locked(&self.calls);
+        let woken = calls.take_woken();
+        if !calls.is_awaited() {
+            self.late_at.store(u64::MAX, Relaxed);
+        }
+        drop(calls);
         woken.into_iter().for_each(Waker::wake);
     }
 
