@@ -2,6 +2,7 @@
 //! what it needs, word for word but for spaces.
 #![allow(
     dead_code,
+    clippy::needless_borrow,
     unreachable_pub,
     unused_imports,
     unused_variables,
