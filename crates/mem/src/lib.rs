@@ -9,7 +9,8 @@
 //!   size is the memory budget: nothing beyond it can ever be allocated.
 //! * [`Published`]: memory that one process writes and that the kernel lets all others only read.
 //! * [`SharedBytes`]: a range of the arena. Bytes are copied in and out or accessed as atomics;
-//!   there is no `&[u8]` to memory that another process can write.
+//!   there is no `&[u8]` to memory that another process can write. [`SharedWords`] are its words,
+//!   for chains of loads.
 //! * [`Heap`]: the blocks of one process in the arena; it grows by extents and gives them back.
 //! * [`ring`]: one producer, one consumer, frames of any size, one release store to publish.
 //! * [`Doorbell`]: notifies a consumer and lets it sleep, on a futex or on file descriptors, at
@@ -22,8 +23,8 @@
 //! * [`lend`]: buffers of the caller that an operation in flight may touch.
 //!
 //! # Files
-//! `sync` (atomics, loom seam) · `arena` · `published` · `shared` · `heap` · `ring` · `claims` ·
-//! `doorbell/{mod, socket}` · `lease/{mod, words, holder, owner}` · `lend` · `pages` ·
+//! `sync` (atomics, loom seam) · `arena` · `published` · `shared/{mod, words}` · `heap` · `ring` ·
+//! `claims` · `doorbell/{mod, socket}` · `lease/{mod, words, holder, owner}` · `lend` · `pages` ·
 //! `biased/{mod, mutex, wait, thread}` · `waiters` · `copy/{mod, kernel, cooperative, calibrate,
 //! aside}` · `host` (facts about the machine) · `size` (sizes with units) · `code` (error numbers)
 //! · `stack` (of a thread) · `sys` (system calls)
@@ -105,7 +106,7 @@ pub use pages::Pages;
 #[cfg(not(loom))]
 pub use published::{Published, Publisher};
 #[cfg(not(loom))]
-pub use shared::{Blocks, Origin, SharedBytes};
+pub use shared::{Blocks, Origin, SharedBytes, SharedWords};
 pub use size::Bytes;
 #[cfg(not(loom))]
 pub use stack::stack_left;

@@ -22,8 +22,8 @@ pub struct Call {
     to: Life,
     entry: String,
     taken: bool,
-    /// When it is late, on the coarse clock, once it was awaited.
-    late_at: Option<Duration>,
+    /// Once it was awaited: when it is late, on the coarse clock, and the deadline.
+    late: Option<(Duration, Duration)>,
 }
 
 impl Call {
@@ -34,7 +34,7 @@ impl Call {
             to,
             entry: entry.to_owned(),
             taken: false,
-            late_at: None,
+            late: None,
         }
     }
 
@@ -120,9 +120,12 @@ impl Future for Call {
         if let Some(ended) = self.test() {
             return Poll::Ready(ended);
         }
-        let deadline = self.mobile.fabric().deadline();
         let now = coarse();
-        let late_at = *(self.late_at).get_or_insert_with(|| now.saturating_add(deadline));
+        let deadline = self.mobile.fabric().deadline();
+        let late = self
+            .late
+            .get_or_insert((now.saturating_add(deadline), deadline));
+        let (late_at, deadline) = *late;
         if late_at <= now {
             return Poll::Ready(Err(self.late(deadline)));
         }

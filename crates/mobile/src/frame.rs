@@ -107,11 +107,16 @@ impl Head {
     }
 }
 
+/// Returns whether frames of this kind ask for something to run: calls and prefetches.
+#[inline]
+pub(crate) fn is_call(kind: u8) -> bool {
+    matches!(kind, CALL | PREFETCH)
+}
+
 /// Returns whether a frame is a call, or a prefetch, for whose result somebody waits.
 #[inline]
 pub(crate) fn is_answered(head: &[u8]) -> bool {
-    let is_call = matches!(head.first(), Some(&(CALL | PREFETCH)));
-    is_call && head.len() > FLAGS && !is_one_way(head)
+    head.first().is_some_and(|kind| is_call(*kind)) && head.len() > FLAGS && !is_one_way(head)
 }
 
 /// Returns whether nobody waits for the result of the call that this head is of.

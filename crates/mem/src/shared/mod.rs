@@ -8,12 +8,15 @@
 //!    lease hands out slices of an arena, and a peer may claim that its data lies in the same
 //!    place.
 
+mod words;
+
 use crate::arena::{Keeps, Mapping};
 use crate::lease::Lease;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+pub use words::SharedWords;
 
 /// Bytes in an [`crate::Arena`]: copied in and out, or accessed as atomics.
 ///

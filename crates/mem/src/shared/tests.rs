@@ -50,3 +50,22 @@ fn a_slice_of_the_same_memory_may_be_copied_to() {
     assert!(bytes.read_blocks(all, slice(0, 96)));
     assert_eq!((word(0), word(23), word(24)), (4, 27, 24));
 }
+
+/// Words have numbers from any one on, also from one so large that their origin wraps around.
+#[test]
+fn words_are_numbered_from_anywhere() {
+    let arena = Arena::create(4096).unwrap();
+    let bytes = arena.bytes(8, 64).unwrap();
+    for first in [0, 1, 1 << 40, u64::MAX - 3] {
+        let words = bytes.words(first, 4).unwrap();
+        for at in 0..4 {
+            let word = words.get(first.wrapping_add(at)).unwrap();
+            word.store(first ^ at, Relaxed);
+            assert_eq!(bytes.u64(8 * at).load(Relaxed), first ^ at);
+        }
+        assert!(words.get(first.wrapping_sub(1)).is_none());
+        assert!(words.get(first.wrapping_add(4)).is_none());
+    }
+    assert!(bytes.words(0, 9).is_none(), "the range has 8 words");
+    assert!(arena.bytes(4, 64).unwrap().words(0, 1).is_none());
+}

@@ -228,8 +228,7 @@ fn chase(context: &mut Context, payload: &[u8]) -> Result<(), Trap> {
             if context.limits().hops == 0 {
                 break;
             }
-            let mut payload = payload[..Seen::BYTES].to_vec();
-            payload.extend(bytes_of(&[depth, address]));
+            let payload = Seen::payload(payload, &[depth, address]);
             return context.forward(seen.unit(address)?, 0, &payload);
         };
         address = seen.load(context, here)?;

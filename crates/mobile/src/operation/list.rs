@@ -159,8 +159,7 @@ fn walk(context: &mut Context, payload: &[u8], mut node: u64) -> Result<(), Trap
             if context.limits().hops == 0 {
                 return context.reply(&bytes_of(&[node, left]));
             }
-            let mut payload = payload[..Seen::BYTES].to_vec();
-            payload.extend(bytes_of(&[key, node, left]));
+            let payload = Seen::payload(payload, &[key, node, left]);
             return context.forward(seen.unit(node)?, FOLLOW, &payload);
         };
         if left == 0 || seen.words - index < Lists::NODE {

@@ -15,7 +15,7 @@ use crate::mobile::{Mobile, Registered};
 use crate::runtime::Payload;
 use crate::{Call, Cause, Context, Error, GRANTS_MAX, Limits, Result, Trap};
 use samite_fabric::{Remote, SegmentKey};
-use samite_mem::SharedBytes;
+use samite_mem::SharedWords;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
@@ -160,15 +160,9 @@ impl Shards {
     pub(super) fn loads(&self, address: u64) -> Result<Option<Loads<'_>>> {
         let (shard, index) = self.place(address, 1)?;
         let remote = &self.0.remotes[shard];
-        let bytes = remote
-            .mapped()
-            .filter(|bytes| bytes.address().is_multiple_of(WORD));
-        Ok(bytes.map(|bytes| Loads {
-            remote,
-            bytes,
-            begin: address - index,
-            words: self.0.words,
-        }))
+        let bytes = remote.mapped();
+        let words = bytes.and_then(|bytes| bytes.words(address - index, self.0.words));
+        Ok(words.map(|words| Loads { remote, words }))
     }
 
     /// Copies words to one unit. One-sided. Completion: remote.
@@ -282,20 +276,17 @@ impl Shards {
 /// The mapped words of one shard.
 pub(super) struct Loads<'s> {
     remote: &'s Remote,
-    bytes: &'s SharedBytes,
-    /// The address of the first one.
-    begin: u64,
-    words: u64,
+    /// Their numbers are their addresses.
+    words: SharedWords<'s>,
 }
 
 impl Loads<'_> {
     /// Loads a word; `None` if it is not one of this shard.
     #[inline]
     pub(super) fn load(&self, address: u64) -> Option<u64> {
-        let index = address.wrapping_sub(self.begin);
+        let word = self.words.get(address)?;
         // ORDERING: Acquire, as a get: pairs with a remote store or atomic of that word.
-        let load = || u64::from_le(self.bytes.u64(index * WORD).load(Acquire));
-        (index < self.words).then(load)
+        Some(u64::from_le(word.load(Acquire)))
     }
 
     /// Checks that the words that were loaded are still those of the segment.
@@ -439,6 +430,13 @@ impl Seen {
             0 => Err(wrong()),
             _ => Ok((seen, rest)),
         }
+    }
+
+    /// Returns the head of a payload that was decoded, with other words behind it.
+    pub(super) fn payload(payload: &[u8], words: &[u64]) -> Payload {
+        let mut next = Payload::from_slice(&payload[..Seen::BYTES]);
+        (words.iter()).for_each(|word| next.extend_from_slice(&word.to_le_bytes()));
+        next
     }
 
     /// Returns the index of a word of this unit; `None` if another one has it.

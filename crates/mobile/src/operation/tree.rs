@@ -367,8 +367,7 @@ fn find(context: &mut Context, payload: &[u8]) -> Result<(), Trap> {
     loop {
         let Some(index) = seen.index(context.me(), address) else {
             let mode = mode & 0xffff_ffff | u64::from(left) << 32;
-            let mut payload = payload[..Seen::BYTES].to_vec();
-            payload.extend(bytes_of(&[key, address, mode]));
+            let payload = Seen::payload(payload, &[key, address, mode]);
             return context.forward(seen.unit(address)?, 0, &payload);
         };
         let head = Head::of(seen.load(context, index)?);

@@ -74,11 +74,23 @@ pub(crate) struct Fetch {
     /// When to ask again, and how long that is after the last time.
     due: Duration,
     pause: Duration,
+    /// Whether the code was changed at its sender meanwhile, so that it began again: it was signed,
+    /// which makes it longer.
+    was_changed: bool,
     /// Who has sent something else, and what that was.
     wrong: Option<String>,
 }
 
 impl Fetch {
+    /// A holder was asked.
+    #[cfg(test)]
+    pub(super) fn of(holder: Life) -> Fetch {
+        Fetch {
+            asked: vec![holder],
+            ..Fetch::default()
+        }
+    }
+
     /// Expects bytes from now on.
     fn expect(&mut self, now: Duration) {
         (self.at, self.due, self.pause) = (now, now + AGAIN, AGAIN);
@@ -454,6 +466,12 @@ impl Work {
         let is_short = part.len() < LEAST && !is_last;
         // There was room for the length that the first part had.
         let is_another = fetch.whole != 0 && fetch.whole != whole;
+        if is_another && !std::mem::replace(&mut fetch.was_changed, true) {
+            (fetch.whole, fetch.got) = (0, Vec::new());
+            fetch.expect(self.clock);
+            let head = frame::short(frame::FETCH, [0]);
+            return self.post(runtime, fabric, from, id, &head, &[]);
+        }
         let is_wrong = whole as u64 > CAPSULE_MAX || part.is_empty() || is_short || is_another;
         if is_wrong || fetch.got.len() + part.len() > whole as usize {
             let why = "parts that do not make a capsule".to_owned();

@@ -112,6 +112,22 @@ impl<T> Turns<T> {
         self.next()
     }
 
+    /// Takes what a sender has here besides calls.
+    pub(super) fn take_others(&mut self, from: Life) -> Vec<T> {
+        let Some(queue) = self.of_senders.get_mut(&from) else {
+            return Vec::new();
+        };
+        let all = std::mem::take(&mut queue.items).into_iter();
+        let (others, calls): (VecDeque<_>, _) = all.partition(|((class, _), _)| *class == OTHERS);
+        queue.items = calls;
+        self.costs[OTHERS] -= std::mem::take(&mut queue.costs[OTHERS]);
+        if queue.items.is_empty() {
+            self.of_senders.remove(&from);
+            self.turns.retain(|sender| *sender != from);
+        }
+        others.into_iter().map(|(_, item)| item).collect()
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.turns.is_empty()
@@ -150,7 +166,7 @@ impl Inbox {
         let len = bytes.len() as u64 + rest.len();
         let cost = len + EACH;
         let class = match kind {
-            frame::CALL | frame::PREFETCH => CALLS,
+            kind if frame::is_call(kind) => CALLS,
             frame::REPLY | frame::FAIL | frame::FETCH | frame::CODE => OTHERS,
             _ => return tracing::warn!(from = %from.peer, kind, "an unknown frame"),
         };

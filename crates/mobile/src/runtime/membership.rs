@@ -6,11 +6,12 @@ use crate::frame::{self, Head};
 use crate::runtime::Arrived;
 use samite_fabric::Fabric;
 use samite_fabric::rpc::Life;
+use std::collections::VecDeque;
 
 impl Work {
     pub(super) fn number(&mut self) {
         let units = self.units.iter().enumerate();
-        self.numbers = units.map(|(unit, life)| (life.peer, unit as u32)).collect();
+        self.numbers = units.map(|(unit, life)| (*life, unit as u32)).collect();
         self.members.add(&self.units);
     }
 
@@ -46,8 +47,9 @@ impl Work {
         self.replaced
             .retain(|(_, life)| !fabric_lost(fabric, *life));
         let lost_now = all.iter().filter(|(_, life)| fabric_lost(fabric, *life));
-        let newly = lost_now.filter(|(_, life)| self.gone.insert(*life));
+        let newly = lost_now.filter(|(unit, life)| self.gone.insert(*life, *unit).is_none());
         let newly: Vec<(u32, Life)> = newly.copied().collect();
+        self.take_last_words(runtime, fabric, &newly);
         // X5: what uses the fabric is done without the lock of the calls.
         let sent = locked(&runtime.calls).sent();
         for (slot, to) in sent {
@@ -67,6 +69,21 @@ impl Work {
         self.fetch_again(runtime, fabric);
     }
 
+    /// Works on what units have said before they were lost, and what ends calls: failures, and code
+    /// for which calls wait. What they asked for comes in its turn.
+    fn take_last_words(&mut self, runtime: &Runtime, fabric: &Fabric, lost: &[(u32, Life)]) {
+        for (_, life) in lost {
+            let is_last = |one: &Arrived| one.from == *life && !frame::is_call(one.kind);
+            let batch = std::mem::take(&mut self.batch).into_iter();
+            let (mut last, batch): (VecDeque<Arrived>, _) = batch.partition(is_last);
+            self.batch = batch;
+            last.extend(locked(&runtime.inbox).frames.take_others(*life));
+            for arrived in last {
+                self.take(runtime, fabric, arrived);
+            }
+        }
+    }
+
     /// Fails calls that went from here to a unit that was lost: the failures go back on their way.
     /// Some of the calls may have moved on from there; an answer to a call that has ended is
     /// dropped.
@@ -84,7 +101,7 @@ impl Work {
         let (overdue, next) = locked(&runtime.calls).overdue(self.clock);
         self.doubts_due = next;
         for (slot, life) in overdue {
-            let unit = self.numbers.get(&life.peer).copied();
+            let unit = self.gone.get(&life).copied();
             let mut failure = lost(fabric, life, unit);
             failure.is_part = true;
             self.end(runtime, fabric, slot, failure);
@@ -113,9 +130,8 @@ impl Work {
     pub(super) fn refuse_stranger(&self, fabric: &Fabric, from: Life, bytes: &[u8]) {
         let kind = bytes.first().copied().unwrap_or(0);
         tracing::debug!(from = %from.peer, kind, "a frame of a process of another job");
-        let is_call = matches!(kind, frame::CALL | frame::PREFETCH);
         match Head::decode(bytes) {
-            Some((head, _)) if is_call && !head.one_way => {
+            Some((head, _)) if frame::is_call(kind) && !head.one_way => {
                 let job = &fabric.identity().job;
                 let text = format!("only units of the job {job} have code run there");
                 let mut failure = Failure::new(Cause::Refused, text);

@@ -65,7 +65,7 @@ use samite_fabric::{Fabric, PeerId};
 use samite_mem::ring::Body;
 use smallvec::SmallVec;
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -154,7 +154,7 @@ pub(crate) struct Work {
     /// The number of this unit.
     pub(crate) unit: u32,
     pub(crate) units: Vec<Life>,
-    pub(crate) numbers: HashMap<PeerId, u32, foldhash::fast::RandomState>,
+    pub(crate) numbers: HashMap<Life, u32, foldhash::fast::RandomState>,
     members: Members,
     pub(crate) context: Option<Box<Context>>,
     pub(crate) codes: Codes,
@@ -182,7 +182,7 @@ pub(crate) struct Work {
     /// Former lives of units that were started again, until their loss is seen.
     replaced: Vec<(u32, Life)>,
     /// Lives of units whose loss has been seen.
-    gone: HashSet<Life>,
+    gone: HashMap<Life, u32, foldhash::fast::RandomState>,
     /// When the next call of this unit ends that may have been at one of them.
     doubts_due: Duration,
     /// How calls failed for which nobody waits, the newest ones.
@@ -220,7 +220,7 @@ impl Runtime {
             takes_own: false,
             has_ended_here: false,
             replaced: Vec::new(),
-            gone: HashSet::new(),
+            gone: HashMap::default(),
             doubts_due: Duration::MAX,
             unwaited: VecDeque::new(),
             changes: 0,
@@ -271,12 +271,7 @@ impl Runtime {
         if work.doubts_due <= work.clock {
             work.end_doubtful(self, fabric);
         }
-        // ORDERING: only a hint, here and below: it is looked at again.
-        if self.late_at.load(Relaxed) <= nanos(work.clock) {
-            let mut calls = locked(&self.calls);
-            let next = calls.wake_late(work.clock);
-            self.late_at.store(nanos(next), Relaxed);
-        }
+        self.look_for_late(work.clock);
         self.refuse(work, fabric);
         let begin = work.clock;
         for taken in 0..most {
@@ -321,6 +316,20 @@ impl Runtime {
         drop(calls);
         fabric.want_work_later();
         set
+    }
+
+    /// Has the tasks woken whose calls are late. Returns whether others may become late.
+    #[inline]
+    fn look_for_late(&self, now: Duration) -> bool {
+        // ORDERING: Relaxed: only a hint. It is looked at again.
+        let late_at = self.late_at.load(Relaxed);
+        if late_at <= nanos(now) {
+            let mut calls = locked(&self.calls);
+            let next = calls.wake_late(now);
+            self.late_at.store(nanos(next), Relaxed);
+            return next < Duration::MAX;
+        }
+        late_at < u64::MAX
     }
 
     /// Wakes the tasks whose calls have ended. Called without a lock: a waker may do anything.
@@ -411,7 +420,11 @@ impl Upcall for Runtime {
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => {
                     // The other thread may run a kernel for long.
+                    let is_awaited = self.look_for_late(run::coarse());
                     self.wake();
+                    if is_awaited {
+                        fabric.want_work_later();
+                    }
                     return has_worked;
                 }
             };

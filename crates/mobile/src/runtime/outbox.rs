@@ -165,7 +165,7 @@ impl Work {
         bytes.extend_from_slice(head);
         bytes.extend_from_slice(payload);
         let cost = bytes.len() as u64 + EACH;
-        let makes_more = matches!(kind, frame::CALL | frame::PREFETCH);
+        let makes_more = frame::is_call(kind);
         if self.own_bytes + cost > INBOX_MAX && makes_more {
             let text = format!("{INBOX_MAX} bytes of calls wait there already");
             let why = NotSent::Full(Failure::new(Cause::Busy, text));

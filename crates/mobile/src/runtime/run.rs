@@ -59,7 +59,7 @@ impl Work {
         if !context.grants().is(&self.grants) {
             context.renew(self.units.len() as u32, self.grants.clone());
         }
-        let origin = self.numbers.get(&head.origin.peer).copied();
+        let origin = self.numbers.get(&head.origin).copied();
         let limits = Limits { run, ..head.limits };
         context.begin(limits, origin.unwrap_or(u32::MAX), PAYLOAD_MAX);
         let (context, ended) = match ready.instance(&self.grants, self.bits, bits) {
@@ -91,7 +91,7 @@ impl Work {
                 // Calls with little time, or much input, do not have the code refused.
                 let enough = Limits::default().run.min(self.policy.run_max);
                 let counts = cause == Cause::Time && !head.has_input && most >= enough;
-                if counts && !self.gone.contains(&arrived.from) {
+                if counts && !self.gone.contains_key(&arrived.from) {
                     self.codes.timed_out(arrived.word, arrived.from, most);
                 }
                 let failure = Failure::new(cause, trap.to_string());
@@ -272,7 +272,7 @@ impl Work {
         mut failure: Failure,
     ) {
         if from != head.origin && from != self.me {
-            let unit = self.numbers.get(&from.peer).copied();
+            let unit = self.numbers.get(&from).copied();
             unit.into_iter().for_each(|unit| failure.through(unit));
         }
         failure.is_part = from != head.origin;

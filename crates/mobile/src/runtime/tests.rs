@@ -112,6 +112,79 @@ fn a_task_is_woken_while_a_kernel_runs() {
     });
 }
 
+/// A call that is late wakes its task while another thread runs a kernel.
+#[test]
+fn a_task_learns_that_it_is_late_while_a_kernel_runs() {
+    let bench = Bench::new();
+    let task = Arc::new(Task::default());
+    let slot = locked(&bench.runtime.calls).add(Bench::other(), Duration::ZERO, 1);
+    let waker = Waker::from(task.clone());
+    let late_at = run::coarse(); // It is late at once.
+    let set = (bench.runtime).wake_at(&bench.fabric, slot.unwrap(), waker, late_at);
+    assert!(set.is_ok());
+    bench.with(|_| {
+        bench.runtime.work(&bench.fabric);
+        assert_eq!(task.0.load(SeqCst), 1);
+    });
+    let late_at = bench.runtime.late_at.load(Relaxed);
+    assert_eq!(late_at, u64::MAX, "nobody awaits anything");
+}
+
+/// Code that was signed at its sender while it was on its way begins again, once: a sender that
+/// changes it a second time is asked no more.
+#[test]
+fn code_that_changes_on_its_way_begins_again() {
+    let bench = Bench::new();
+    let capsule = Capsule::builder(["run"]).wasm([1; 20_000]).build().unwrap();
+    let (id, bytes) = (capsule.hash().id(), capsule.bytes().to_vec());
+    let whole = bytes.len() as u32;
+    bench.runtime.loader.without_thread();
+    bench.with(|work| {
+        let sender = work.me; // What is sent to it is not lost.
+        let (runtime, fabric) = (&bench.runtime, &bench.fabric);
+        let send = |work: &mut Work, offset: u32, whole: u32, part: &[u8]| {
+            let mut frame = Payload::from_slice(&frame::short(frame::CODE, [offset, whole]));
+            frame.extend_from_slice(part);
+            let arrived = Arrived {
+                from: sender,
+                kind: frame::CODE,
+                word: id,
+                bytes: frame,
+            };
+            work.code_arrived(runtime, fabric, &arrived);
+            let entry = work.codes.get(id);
+            entry.is_some_and(|entry| matches!(entry.state(), State::Fetching(_)))
+        };
+        let begin = |work: &mut Work| {
+            let entry = work.codes.entry(id);
+            entry.caller = Some(sender);
+            work.codes.set(id, State::Fetching(Fetch::of(sender)));
+        };
+        begin(work);
+        assert!(send(work, 0, whole - 96, &bytes[..8192]));
+        assert!(
+            send(work, 8192, whole, &bytes[8192..16384]),
+            "it begins again"
+        );
+        assert!(send(work, 0, whole, &bytes[..8192]));
+        assert!(send(work, 8192, whole, &bytes[8192..16384]));
+        assert!(
+            !send(work, 16384, whole, &bytes[16384..]),
+            "all of it is there"
+        );
+        let entry = work.codes.get(id);
+        assert!(entry.is_some_and(|entry| matches!(entry.state(), State::Loading)));
+        begin(work);
+        assert!(send(work, 0, whole - 96, &bytes[..8192]));
+        assert!(send(work, 8192, whole, &bytes[8192..16384]));
+        assert!(send(work, 0, whole, &bytes[..8192]));
+        assert!(
+            !send(work, 8192, whole - 96, &bytes[8192..16384]),
+            "once is enough"
+        );
+    });
+}
+
 /// Calls that find no room are told at the next turn, although many wait that came before.
 #[test]
 fn refused_calls_do_not_wait_for_others() {

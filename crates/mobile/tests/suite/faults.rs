@@ -243,6 +243,45 @@ fn holder_dies(name: &str, mask: Mask) {
 
 on_processes!(a_unit_dies_with_the_chain, holder_dies);
 
+/// What a unit has said before it died counts: a failure that it has sent is not taken for its
+/// loss.
+fn last_words(name: &str, mask: Mask) {
+    let body = |fabric: &Fabric, members: &[PeerId]| {
+        let mobile = begin(fabric)?;
+        fabric.barrier(members)?;
+        if fabric.identity().unit == 1 {
+            let have_failed = || (mobile.counters().traps == 2).then_some(());
+            mobile.serve(fabric.deadline(), have_failed)?;
+            pause("failed");
+            return Ok(());
+        }
+        let code = mobile.register(Capsule::from_wat(&kernel("(unreachable)"))?)?;
+        same!(
+            failure(call(&mobile, 1, &code, &[])?.wait())?.cause,
+            Cause::Other
+        );
+        let last = call(&mobile, 1, &code, &[])?;
+        pause("called"); // It makes no progress until the other one is dead.
+        let ended = failure(last.wait())?;
+        same!((ended.cause, &ended.path[..]), (Cause::Other, &[0, 1][..]));
+        let next = call(&mobile, 1, &code, &[]).and_then(|call| call.wait());
+        check!(is_lost(&next), "a call to a lost unit: {next:?}");
+        Ok(())
+    };
+    units(2)
+        .mask(mask)
+        .orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(0), "called");
+            cluster.wait_point(Who::Unit(1), "failed");
+            cluster.kill(Who::Unit(1));
+            cluster.wait_gone(Who::Unit(1));
+            cluster.release(Who::Unit(0));
+            cluster.all_end();
+        });
+}
+
+on_processes!(what_a_unit_said_last_counts, last_words);
+
 /// A unit that was started again is another incarnation: it has no code, asks for it, and the calls
 /// go on.
 fn restarted(name: &str, mask: Mask) {
