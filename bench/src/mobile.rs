@@ -76,14 +76,14 @@ pub(crate) fn cases() -> Vec<Case> {
         call("tsi/latency", "latency", Figure::us(2.0)).bar(Bar::ratio(0.95)),
         call("tsi/rate", "rate", Figure::rate("M/s", 1e-6)).bar(Bar::ratio(0.95)),
         // Wasm above a function, in the same process, alternately.
-        call("call/above-function", "above", Figure::ns(1.0)).bar(Bar::at_most(50.0)),
+        long("call/above-function", "above", "ns", 1e9).bar(Bar::at_most(50.0)),
         // What leaves for a call of code that the target has, beyond its payload.
         call("call/bytes-on-the-wire", "bytes", Figure::lower("B", 1.0)).bar(Bar::at_most(32.0)),
         long("first-call/wasm", "first cold", "ms", 1e3).bar(Bar::at_most(1.0)),
-        long("first-call/prefetched", "first prefetched", "ms", 1e3).bar(Bar::ratio(0.5)),
+        long("first-call/prefetched", "first prefetched", "ms", 1e3).bar(Bar::ratio(0.95)),
         in_c("first-call/bitcode", "first bitcode").bar(Bar::at_most(20.0)),
-        long("first-call-new-process/wasm", "first new-wasm", "ms", 1e3),
-        in_c("first-call-new-process/bitcode", "first new-bitcode"),
+        long("first-call-new-process/wasm", "first new-wasm", "ms", 1e3).bar(Bar::at_most(1.0)),
+        in_c("first-call-new-process/bitcode", "first new-bitcode").bar(Bar::at_most(20.0)),
         in_c("compute/wasm/64MiB", "compute wasm").bar(Bar::ratio(0.6)),
         in_c("compute/bitcode/64MiB", "compute bitcode").bar(Bar::ratio(0.98)),
     ];

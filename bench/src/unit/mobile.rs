@@ -15,6 +15,7 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The tags of messages between the ranks.
@@ -164,7 +165,13 @@ impl Unit {
         mobile.set_policy(native::policy());
         let count = on.allocate(2 << 20)?; // mapped into the memory of kernels
         mobile.grant(COUNT, count.bytes(), Rights::Write);
-        let add = Function::new(|context, _| context.fetch_add(COUNT as u32, 0, 1).map(|_| ()));
+        // As the kernel, it knows its word.
+        let word = count.bytes().clone();
+        let add = Function::new(move |_, _| {
+            // ORDERING: SeqCst, as the atomics of WebAssembly.
+            word.u64(0).fetch_add(1, SeqCst);
+            Ok(())
+        });
         mobile.define(ADD_FUNCTION, add);
         Table::serve(&mobile);
         operations::define(&mobile);
@@ -275,12 +282,12 @@ impl Linked {
         match command.word(1) {
             "latency" => self.latency(code, command.number(2)?, command.number(3)?),
             "rate" => self.rate(code, command.number(2)?, command.number(3)?),
-            "above" => self.above(command.number(2)?, command.number(3)?),
+            "above" => self.above(),
             "bytes" => self.bytes(command.number(2)?, command.number(3)?),
-            "first" if way == Way::Function => {
+            "first" if way == Way::Function => self.adding(2, || {
                 self.calls(code, 1)?;
                 self.calls(code, 1)
-            }
+            }),
             "first" => self.first(command.word(2)),
             "compute" => self.compute(match (way, command.word(2)) {
                 (Way::Function, _) => Form::Ahead,
@@ -339,19 +346,20 @@ impl Linked {
         })
     }
 
-    /// The time of calls of moved code, without that of as many calls of the function.
-    fn above(&self, iters: u64, warmup: u64) -> Result<f64> {
+    /// The time of a call of moved code, without that of a call of the function. The difference says
+    /// nothing about how many calls take long enough, so their number is fixed.
+    fn above(&self) -> Result<f64> {
+        const ROUNDS: u64 = 100;
         const AT_ONCE: u64 = 1000;
-        self.adding(2 * (warmup + iters), || {
-            self.calls(&self.function, warmup)?;
-            self.calls(&self.moved, warmup)?;
-            let (mut above, mut done) = (0.0, 0);
-            while done < iters {
-                let now = AT_ONCE.min(iters - done);
-                above += self.calls(&self.moved, now)? - self.calls(&self.function, now)?;
-                done += now;
+        let calls = ROUNDS * AT_ONCE;
+        self.adding(2 * (AT_ONCE + calls), || {
+            self.calls(&self.function, AT_ONCE)?;
+            self.calls(&self.moved, AT_ONCE)?;
+            let mut above = 0.0;
+            for _ in 0..ROUNDS {
+                above += self.calls(&self.moved, AT_ONCE)? - self.calls(&self.function, AT_ONCE)?;
             }
-            Ok(above)
+            Ok(above / calls as f64)
         })
     }
 
@@ -376,6 +384,7 @@ impl Linked {
             _ => Capsule::from_wat(&never_seen(number))?,
         };
         let code = self.mobile.register(capsule)?;
+        self.calls(&self.moved, 1)?; // The target has run other code.
         if kind == "prefetched" {
             self.mobile.prefetch(&code, &[1])?.wait()?;
             self.calls(&self.function, 1)?; // The target is awake.
@@ -420,48 +429,63 @@ impl Linked {
         operations.ask(way, is_auto, command)
     }
 
+    /// Chases, each of which begins where the end of the last one has a say: without that, a
+    /// processor begins the next one before this one has ended.
     fn chases(&self, way: Way, is_auto: bool, command: &Command, at: usize) -> Result<f64> {
         let table = &self.asks()?.table;
         let depth = command.number(at)?;
         let (iters, warmup) = (command.number(at + 1)?, command.number(at + 2)?);
-        let many = match command.word(1) {
-            "chases" => MANY,
-            _ => 1,
-        };
-        let mut start = 0;
-        let mut chase = || -> Result<(u64, u64)> {
-            start = (start + 7919) % table.len();
-            if many > 1 {
-                let starts = (0..many).map(|at| (start + at) % table.len());
-                let found = table.chase_all(way, depth, &starts.collect::<Vec<_>>())?;
-                return Ok((start, *found.first().context("an end")?));
-            }
-            let found = match is_auto {
+        ensure!(table.len().is_power_of_two(), "numbers of words are masked");
+        let (mask, nothing) = (table.len() - 1, black_box(0));
+        // The first chases bring the code to all servers; `chase_auto` tries all ways.
+        let warmup = warmup.max(if is_auto { 12 } else { 2 });
+        let (mut start, mut end) = (0, 0);
+        if command.word(1) == "chases" {
+            let apart = table.len() / MANY + 1;
+            let starts = |start: u64| (0..MANY).map(move |at| (start + at * apart) & mask);
+            let (took, ends) = timed(warmup, iters, || {
+                start = (start + 7919 + (end & nothing)) & mask;
+                let ends = table.chase_all(way, depth, &starts(start).collect::<Vec<_>>())?;
+                end = *ends.first().context("an end")?;
+                Ok(ends)
+            })?;
+            ensure!(ends.len() as u64 == MANY, "{} ends", ends.len());
+            let mut chases = starts(start).zip(ends);
+            chases.try_for_each(|(start, end)| self.verify(start, depth, end))?;
+            return Ok(took);
+        }
+        let (took, end) = timed(warmup, iters, || {
+            start = (start + 7919 + (end & nothing)) & mask;
+            end = match is_auto {
                 true => table.chase_auto(depth, start)?,
                 false => table.chase(way, depth, start)?,
             };
-            Ok((start, found))
-        };
-        let verify = |(start, found): (u64, u64)| -> Result<()> {
-            let right = (0..depth).fold(start, |at, _| self.cycle[at as usize]);
-            ensure!(
-                found == right,
-                "a chase ended at {found} instead of {right}"
-            );
-            Ok(())
-        };
-        // The first chases bring the code to all servers; `chase_auto` tries all ways.
-        let least = if is_auto { 12 } else { 2 };
-        (0..warmup.max(least)).try_for_each(|_| verify(chase()?))?;
-        let begin = Instant::now();
-        let mut last = None;
-        for _ in 0..iters {
-            last = Some(chase()?);
-        }
-        let took = begin.elapsed().as_secs_f64();
-        last.map_or(Ok(()), verify)?;
+            Ok(end)
+        })?;
+        self.verify(start, depth, end)?;
         Ok(took)
     }
+
+    /// Follows the cycle once more, when the clock has stopped.
+    fn verify(&self, start: u64, depth: u64, end: u64) -> Result<()> {
+        let right = (0..depth).fold(start, |at, _| self.cycle[at as usize]);
+        ensure!(end == right, "a chase ended at {end} instead of {right}");
+        Ok(())
+    }
+}
+
+/// Does something some times, and then as often as it is timed. Returns the seconds that this took,
+/// and the last result.
+fn timed<T>(warmup: u64, iters: u64, mut once: impl FnMut() -> Result<T>) -> Result<(f64, T)> {
+    let mut last = once()?;
+    for _ in 1..warmup {
+        last = once()?;
+    }
+    let begin = Instant::now();
+    for _ in 0..iters {
+        last = once()?;
+    }
+    Ok((begin.elapsed().as_secs_f64(), last))
 }
 
 /// Returns another number at each call.

@@ -16,10 +16,12 @@ const WORDS: u64 = 1 << 18;
 const GRANTS: [usize; 3] = [3, 4, 5];
 /// The address of the head of the list.
 const HEAD: u64 = 0;
-/// Nodes of the list; they follow the head in each segment.
+/// Nodes of the list.
 const NODES: u64 = 1024;
+/// Places for nodes in each segment, behind the head: 768 KiB, more than a core has near it.
+const PLACES: u64 = 1 << 15;
 /// The nodes of the tree follow those of the list.
-const TREE_BEGIN: u64 = 1 + NODES * Lists::NODE;
+const TREE_BEGIN: u64 = 1 + PLACES * Lists::NODE;
 const FAN_OUT: u64 = 16;
 /// Pairs of the tree: four levels.
 const PAIRS: u64 = 1 << 16;
@@ -80,6 +82,13 @@ fn mixed(number: u64) -> u64 {
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
 }
 
+/// Returns the address of a node: nodes are scattered over all places of all servers.
+fn place(node: u64, servers: u64) -> u64 {
+    // An odd factor: no two nodes have one place.
+    let at = node.wrapping_mul(0x9e37_79b9_7f4a_7c15) % PLACES;
+    mixed(node) % servers * WORDS + 1 + at * Lists::NODE
+}
+
 fn neighbours(vertex: u64) -> impl Iterator<Item = u64> {
     (0..EDGES).map(move |edge| mixed(vertex * EDGES + edge) % VERTICES)
 }
@@ -114,7 +123,7 @@ impl Operations {
         let (structures, links, marks) = (shards(0)?, shards(1)?, shards(2)?);
         let servers = members.len() as u64 - 1;
         let place = |node: u64| match node < NODES {
-            true => mixed(node) % servers * WORDS + 1 + node * Lists::NODE,
+            true => place(node, servers),
             false => END,
         };
         structures.put(HEAD, &[place(0)])?;
@@ -170,8 +179,8 @@ impl Operations {
     /// The addresses of a gather: those of nodes of the list, whose first words are their numbers.
     fn addresses(&self, size: u64, number: u64) -> Vec<u64> {
         let shards = self.shards.units().len() as u64;
-        let place = |node: u64| mixed(node) % shards * WORDS + 1 + node * Lists::NODE;
-        (0..size).map(|at| place(gathered(at, number))).collect()
+        let nodes = (0..size).map(|at| gathered(at, number));
+        nodes.map(|node| place(node, shards)).collect()
     }
 
     fn once(&self, run: &Run, kind: &str, number: u64) -> Result<Found> {
