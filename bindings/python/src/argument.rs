@@ -12,9 +12,6 @@ pub(crate) fn bytes(of: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
     if let Ok(bytes) = of.cast::<PyBytes>() {
         return Ok(bytes.clone().into());
     }
-    if of.is_none() {
-        return Ok(PyBytes::new(of.py(), &[]).into());
-    }
     // `bytes` would also take a list of numbers, for one byte each.
     let copied = match of.getattr_opt("tobytes")? {
         Some(method) => Some(method.call0()?),
@@ -30,6 +27,14 @@ pub(crate) fn bytes(of: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
             "bytes, an array or another buffer are needed, not {}",
             of.get_type().name()?
         ))),
+    }
+}
+
+/// Returns the bytes of the payload of a call, which may be left out.
+pub(crate) fn payload(of: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
+    match of.is_none() {
+        true => Ok(PyBytes::new(of.py(), &[]).into()),
+        false => bytes(of),
     }
 }
 

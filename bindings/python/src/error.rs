@@ -44,9 +44,14 @@ impl Coded for samite::mobile::Error {
 }
 
 /// What messages name as Rust does, and what programs in Python write.
-const WORDS: [(&str, &str); 6] = [
+/// A text that is a part of another one comes after it.
+const WORDS: [(&str, &str); 9] = [
     (
         "`Limits::run` and `time` of the call",
+        "`run` and `time` of `Mobile.call`",
+    ),
+    (
+        "`Limits::run` and `time`",
         "`run` and `time` of `Mobile.call`",
     ),
     ("`Policy::llvm`", "`llvm` of `Mobile.set_policy`"),
@@ -54,6 +59,11 @@ const WORDS: [(&str, &str); 6] = [
     ("`Policy::trust`", "`trust` of `Mobile.set_policy`"),
     ("clone the `Mobile`", "use the `Mobile`"),
     ("`Mobile::serve`", "`Mobile.serve`"),
+    ("`Mobile::evict`", "`Mobile.evict`"),
+    (
+        "`Mobile::define`",
+        "only a program in Rust defines functions",
+    ),
 ];
 
 /// Returns a message in the words of Python.

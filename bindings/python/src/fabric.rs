@@ -3,12 +3,13 @@
 use crate::argument::{bytes, seconds};
 use crate::error::raised;
 use crate::segment::{Remote, Segment};
+use crate::units::Units;
 use crate::waiting::{Detached, wait};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use samite::{FabricConfig, Match, PeerId, SegmentKey, Status};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A clone of the fabric.
 pub(crate) type Handle = Detached<samite::Fabric>;
@@ -44,8 +45,8 @@ impl Identity {
 #[pyclass(frozen, module = "samite", weakref)]
 pub(crate) struct Fabric {
     fabric: Mutex<Option<Handle>>,
-    /// The peers of the job, by unit, when all have joined.
-    units: OnceLock<Vec<PeerId>>,
+    /// The units of the job as last seen, once all have joined.
+    units: Mutex<Option<Arc<Units>>>,
 }
 
 fn closed() -> PyErr {
@@ -67,7 +68,7 @@ impl Fabric {
     fn new(fabric: samite::Fabric) -> Fabric {
         Fabric {
             fabric: Mutex::new(Some(Detached::new(fabric))),
-            units: OnceLock::new(),
+            units: Mutex::new(None),
         }
     }
 
@@ -78,24 +79,33 @@ impl Fabric {
         Ok(Detached::new(samite::Fabric::clone(fabric)))
     }
 
-    /// Returns the peers of the job; waits until all have joined.
-    fn peers(&self, py: Python<'_>, fabric: &Handle) -> PyResult<&[PeerId]> {
-        if let Some(units) = self.units.get() {
-            return Ok(units);
-        }
-        let units = wait(py, fabric, || fabric.job())?;
-        Ok(self.units.get_or_init(|| units))
+    /// Returns the units of the job as they are now. Waits until all have joined, but not again for
+    /// one that was lost later.
+    fn units_now(&self, py: Python<'_>, fabric: &Handle) -> PyResult<Arc<Units>> {
+        let seen = || self.units.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = seen().clone();
+        let now = match before {
+            None => wait(py, fabric, || Units::wait_for(fabric))?,
+            Some(before) => match py.detach(|| before.renewed(fabric)) {
+                None => return Ok(before),
+                Some(renewed) => renewed,
+            },
+        };
+        let now = Arc::new(now);
+        *seen() = Some(now.clone());
+        Ok(now)
     }
 
     fn peer(&self, py: Python<'_>, fabric: &Handle, unit: u32) -> PyResult<PeerId> {
-        let units = self.peers(py, fabric)?;
-        let peer = units.get(unit as usize).copied();
-        peer.ok_or_else(|| {
-            PyIndexError::new_err(format!(
+        let units = self.units_now(py, fabric)?;
+        match units.peer(unit) {
+            Some(Ok(peer)) => Ok(*peer),
+            Some(Err(error)) => Err(raised(py, error)),
+            None => Err(PyIndexError::new_err(format!(
                 "this job has no unit {unit}: it has {}",
                 units.len()
-            ))
-        })
+            ))),
+        }
     }
 }
 
@@ -176,10 +186,11 @@ impl Fabric {
     #[pyo3(signature = (timeout=None))]
     fn barrier(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let fabric = self.handle()?;
-        let units = self.peers(py, &fabric)?;
+        let units = self.units_now(py, &fabric)?;
+        let members = units.peers().map_err(|error| raised(py, &error))?;
         let timeout = timeout.map(seconds).transpose()?;
         wait(py, &fabric, || {
-            within(&fabric, timeout, || fabric.barrier(units))
+            within(&fabric, timeout, || fabric.barrier(&members))
         })
     }
 
@@ -247,8 +258,8 @@ impl Fabric {
         Ok(PyBytes::new(py, &message))
     }
 
-    /// Receives a message of any unit with this tag; returns the unit, or None if the sender is not
-    /// of this job, and the bytes.
+    /// Receives a message of any unit with this tag; returns the unit and the bytes. The unit is
+    /// None if the sender is not of this job, or is a former life of a unit that was started again.
     #[pyo3(signature = (tag=0, *, timeout=None))]
     fn recv_from<'py>(
         &self,
@@ -257,9 +268,11 @@ impl Fabric {
         timeout: Option<f64>,
     ) -> PyResult<(Option<usize>, Bound<'py, PyBytes>)> {
         let fabric = self.handle()?;
-        let units = self.peers(py, &fabric)?;
+        let before = self.units_now(py, &fabric)?;
         let (status, message) = receive(py, &fabric, Match::any(tag), timeout)?;
-        let unit = units.iter().position(|unit| *unit == status.from);
+        // The sender may have been started again, or lost, during the wait.
+        let now = self.units_now(py, &fabric)?;
+        let unit = now.unit(status.from).or_else(|| before.unit(status.from));
         Ok((unit, PyBytes::new(py, &message)))
     }
 

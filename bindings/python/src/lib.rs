@@ -2,9 +2,9 @@
 //! `python/samite` is the rest of it, and what programs import.
 //!
 //! # Files
-//! `fabric` (joining, barriers, messages) · `segment` (shared memory, as arrays) · `mobile` (moved
-//! code) · `waiting` (the interpreter runs on during a wait, and Ctrl-C ends it) · `error` ·
-//! `argument` (bytes and times of Python)
+//! `fabric` (joining, barriers, messages) · `units` (which process each unit is now) · `segment`
+//! (shared memory, as arrays) · `mobile` (moved code) · `waiting` (the interpreter runs on during a
+//! wait, and Ctrl-C ends it) · `error` · `argument` (bytes and times of Python)
 //!
 //! # Rules
 //! * Nothing waits, or frees what peers may use, while it keeps the interpreter from running other
@@ -23,6 +23,7 @@ mod error;
 mod fabric;
 mod mobile;
 mod segment;
+mod units;
 mod waiting;
 
 /// The module.

@@ -1,11 +1,11 @@
 //! Moved code: capsules, grants, calls.
 
-use crate::argument::{bytes, seconds};
+use crate::argument::{bytes, payload, seconds};
 use crate::error::raised;
 use crate::fabric::{Fabric, check};
 use crate::segment::Segment;
 use crate::waiting::{Detached, is_interrupted, raised_meanwhile, wait};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyBaseException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
@@ -123,6 +123,16 @@ impl Code {
     fn hash(&self) -> String {
         hexadecimal(&self.0.hash().0)
     }
+
+    /// The `Capsule` that was registered.
+    #[getter]
+    fn capsule(&self) -> Capsule {
+        Capsule(self.0.capsule().clone())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<samite.Code {}>", self.0.hash())
+    }
 }
 
 /// Moved code, as this unit sends and runs it.
@@ -207,10 +217,11 @@ impl Mobile {
         registered.map(Code).map_err(|error| raised(py, &error))
     }
 
-    /// Forgets code that this unit has registered; returns whether it could.
-    fn evict(&self, py: Python<'_>, code: &Code) -> PyResult<bool> {
+    /// Forgets code; returns whether it was there, and no call waited for it.
+    #[pyo3(name = "_forget")]
+    fn forget(&self, py: Python<'_>, capsule: &Capsule) -> PyResult<bool> {
         let mobile = self.here()?;
-        Ok(py.detach(|| mobile.evict(code.0.hash())))
+        Ok(py.detach(|| mobile.evict(capsule.0.hash())))
     }
 
     /// Lets kernels use a segment of this unit under a number from 0 to 15; `rights` are "read" or
@@ -291,10 +302,10 @@ impl Mobile {
         unit: u32,
         code: &Code,
         entry: &str,
-        payload: &Bound<'_, PyAny>,
+        given: &Bound<'_, PyAny>,
         limits: GivenLimits,
     ) -> PyResult<Call> {
-        let payload = bytes(payload)?;
+        let payload = payload(given)?;
         let limits = limits.limits()?;
         let mobile = self.here()?;
         let started = wait(py, mobile.fabric(), || {
@@ -311,9 +322,9 @@ impl Mobile {
         unit: u32,
         code: &Code,
         entry: &str,
-        payload: &Bound<'_, PyAny>,
+        given: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let payload = bytes(payload)?;
+        let payload = payload(given)?;
         let mobile = self.here()?;
         wait(py, mobile.fabric(), || {
             mobile.send(unit, &code.0, entry, &payload)
@@ -364,7 +375,22 @@ impl Mobile {
         counted.set_item("compiled", counters.compiled)?;
         counted.set_item("code_sent", counters.code_sent)?;
         counted.set_item("code_received", counters.code_received)?;
+        counted.set_item("unwaited_failures", counters.unwaited_failures)?;
         Ok(counted)
+    }
+
+    /// Returns how calls failed for which nobody waits, as a list of `Error`: calls of `send`, and
+    /// those that kernels have started in the course of calls of this unit. Each failure is
+    /// returned once. At most 64 are kept, the newest ones; `counters()["unwaited_failures"]`
+    /// counts all.
+    fn take_failures(&self, py: Python<'_>) -> PyResult<Vec<Py<PyBaseException>>> {
+        let mobile = self.here()?;
+        let failures = py.detach(|| mobile.take_failures()).into_iter();
+        let exception = |failure| {
+            let error = samite::mobile::Error::Failed(Box::new(failure));
+            raised(py, &error).into_value(py)
+        };
+        Ok(failures.map(exception).collect())
     }
 }
 
@@ -430,18 +456,23 @@ impl Call {
         })
     }
 
-    /// Waits for the reply.
-    #[pyo3(signature = (timeout=None))]
-    fn wait<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyBytes>> {
+    /// How long a wait for the reply takes that has no timeout of its own.
+    #[getter]
+    fn deadline(&self) -> PyResult<f64> {
         check(self.process)?;
-        let timeout = timeout.map(seconds).transpose()?;
+        Ok(self.mobile.fabric().deadline().as_secs_f64())
+    }
+
+    /// Waits for the reply for the seconds that are left of a timeout.
+    fn wait<'py>(&self, py: Python<'py>, left: f64, timeout: f64) -> PyResult<Bound<'py, PyBytes>> {
+        check(self.process)?;
+        let (left, timeout) = (seconds(left)?, seconds(timeout)?);
         let fabric = self.mobile.fabric();
-        let timeout = timeout.unwrap_or_else(|| fabric.deadline());
         let ended = match self.set(State::Awaited) {
             State::Running(mut call) => {
                 let waited = wait(py, fabric, || {
                     let test = || call.test();
-                    match self.mobile.serve(timeout, test) {
+                    match self.mobile.serve(left, test) {
                         Err(samite::mobile::Error::Fabric(samite::Error::Timeout { .. })) => {
                             Err(self.late(timeout))
                         }

@@ -90,16 +90,21 @@ fn kernels() {
     run("kernels", "test_kernels.py", &["numpy", "numba"]);
 }
 
-#[test]
-fn jobs() {
+/// Runs the tests of a file that starts jobs.
+fn run_with_command(test: &str, file: &str) {
     let samite = built().join("../samite");
     let why = "build the command first: cargo build -p samite-cli";
-    if require("jobs", samite.exists(), why) {
-        run("jobs", "test_jobs.py", &["numpy", "numba"]);
+    if require(test, samite.exists(), why) {
+        run(test, file, &["numpy", "numba"]);
     }
 }
 
 #[test]
+fn jobs() {
+    run_with_command("jobs", "test_jobs.py");
+}
+
+#[test]
 fn guide() {
-    run("guide", "test_guide.py", &["numpy", "numba"]);
+    run_with_command("guide", "test_guide.py");
 }

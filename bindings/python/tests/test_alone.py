@@ -131,9 +131,19 @@ class Memory(unittest.TestCase):
     def test_wrong_arguments_are_refused(self):
         with self.assertRaisesRegex(ValueError, "24 bytes"):
             self.fabric.attach(b"short")
-        for no_bytes in (5, [1, 2, 3], (1, 2), "text"):
-            with self.assertRaisesRegex(TypeError, "another buffer", msg=no_bytes):
-                self.fabric.send(0, no_bytes)
+        segment = self.fabric.allocate(4096)
+        remote = self.fabric.attach(segment.key)
+        # None: a function that returns nothing by mistake.
+        for no_bytes in (5, [1, 2, 3], (1, 2), "text", None):
+            takes_bytes = (
+                lambda: self.fabric.send(0, no_bytes),
+                lambda: remote.put(0, no_bytes),
+                lambda: self.fabric.attach(no_bytes),
+                lambda: samite.Capsule.decode(no_bytes),
+            )
+            for refuses in takes_bytes:
+                with self.assertRaisesRegex(TypeError, "another buffer", msg=no_bytes):
+                    refuses()
         with self.assertRaises(IndexError):
             self.fabric.send(1, b"to nobody")
         with self.assertRaises(ValueError):

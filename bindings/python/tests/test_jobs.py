@@ -56,19 +56,28 @@ class Jobs(unittest.TestCase):
     def test_a_thread_serves_while_another_computes(self):
         self.assertEqual(self.lines("serving.py", "-n", "2"), ["done"] * 2)
 
-    def test_the_loss_of_a_unit_ends_the_waits_of_others(self):
+    def test_a_wait_ends_at_its_deadline_beside_one_that_does_not(self):
+        self.assertEqual(self.lines("late.py", "-n", "2"), ["done"] * 2)
+
+    def flow(self, job, option):
+        """Runs three units of a job by a workflow file with an option; returns what they print."""
         with tempfile.TemporaryDirectory() as folder:
-            flow = pathlib.Path(folder) / "loss.toml"
+            flow = pathlib.Path(folder) / f"{job}.toml"
             flow.write_text(
-                '[job]\nname = "loss"\n'
-                '[[program]]\nname = "loss"\nunits = 3\noptional = true\n'
-                f'command = "{sys.executable}"\nargs = ["{JOBS / "loss.py"}"]\n'
+                f'[job]\nname = "{job}"\n'
+                f'[[program]]\nname = "{job}"\nunits = 3\n{option}\n'
+                f'command = "{sys.executable}"\nargs = ["{JOBS / job}.py", "{folder}"]\n'
             )
             ended = self.run_job(str(flow))
         self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
-        said = sorted(line.split("] ", 1)[1] for line in ended.stdout.splitlines())
+        return sorted(line.split("] ", 1)[1] for line in ended.stdout.splitlines())
+
+    def test_the_loss_of_a_unit_ends_the_waits_of_others(self):
         expected = ["barrier 1 fabric.PeerLost"] * 2 + ["call 1 None"] * 2
-        self.assertEqual(said, expected, ended.stderr)
+        self.assertEqual(self.flow("loss", "optional = true"), expected)
+
+    def test_a_unit_that_was_started_again_has_its_number(self):
+        self.assertEqual(self.flow("again", "restart = 1"), ["done"] * 3)
 
     def test_processes_join_a_running_domain(self):
         domain = f"python-joins-{os.getpid()}"

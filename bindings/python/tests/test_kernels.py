@@ -2,6 +2,7 @@
 
 import math
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -14,6 +15,20 @@ import samite
 from samite import _compiler, _target, kernel
 
 FACTOR = 3
+
+#: A module with an entry that replies with its payload, and one that does not end.
+MODULE = (
+    '(module (import "samite" "memory" (memory 1))'
+    ' (import "samite" "reply" (func $reply (param i32 i32)))'
+    ' (func (export "echo") (param i32 i32) (result i32)'
+    "  (call $reply (local.get 0) (local.get 1)) (i32.const 0))"
+    ' (func (export "endless") (param i32 i32) (result i32)'
+    "  (loop (br 0)) (i32.const 0)))"
+)
+#: A capsule whose only part is the name of functions: entry, kind and processor, length, name.
+OF_FUNCTIONS = (
+    b"samitec1" + b"\x01\x05count" + b"\x01\0\0\0\0" + b"\x05\0\0\0" + b"stats"
+)
 
 
 class Kernels(unittest.TestCase):
@@ -493,6 +508,62 @@ class Kernels(unittest.TestCase):
         self.assertEqual((self.run_here(first, [6]), self.run_here(first, [6.5])), (6, 6.5))
         self.assertEqual(self.mobile.counters()["compiled"], compiled + 3)
 
+    def test_code_is_called_in_place_of_its_capsule(self):
+        # No other test has this code.
+        capsule = samite.Capsule.from_wat(MODULE.replace("endless", "other"))
+        code = self.mobile.register(capsule)
+        self.assertEqual((code.hash, bytes(code.capsule)), (capsule.hash, bytes(capsule)))
+        compiled = self.mobile.counters()["compiled"]
+        self.mobile.prefetch(code, [0]).result()
+        self.assertEqual(self.mobile.counters()["compiled"], compiled + 1)
+        self.assertEqual(self.run_here(code, b"woven"), b"woven")
+        self.mobile.send(0, code, b"woven", entry="echo")
+        # One name for all of them: whatever has registered it, it is forgotten once.
+        for what in (capsule, code):
+            self.assertTrue(self.mobile.evict(what))
+            self.assertFalse(self.mobile.evict(capsule))
+            self.assertFalse(self.mobile.evict(code))
+            self.assertEqual(self.run_here(code, b"again"), b"again")
+        self.assertEqual(self.mobile.counters()["compiled"], compiled + 3)
+        for refuses in (self.mobile.evict, lambda what: self.mobile.prefetch(what, [0])):
+            with self.assertRaisesRegex(TypeError, "nor a Capsule nor a Code"):
+                refuses(b"bytes")
+
+    def test_failures_for_which_nobody_waits(self):
+        @samite.mobile
+        def fails():
+            kernel.load64(9, 0)
+
+        self.mobile.take_failures()
+        before = self.mobile.counters()["unwaited_failures"]
+        self.mobile.send(0, fails)
+        while self.mobile.counters()["unwaited_failures"] == before:
+            self.fabric.progress()
+        (failure,) = self.mobile.take_failures()
+        self.assertIsInstance(failure, samite.Error)
+        said = (failure.code, failure.name, failure.cause, failure.path)
+        self.assertEqual(said, (608, "mobile.Failed", "Grant", [0]))
+        self.assertIn("segment 9", str(failure))
+        self.assertEqual(self.mobile.take_failures(), [])
+        self.assertEqual(self.mobile.counters()["unwaited_failures"], before + 1)
+
+    def test_messages_name_what_python_has(self):
+        capsule = samite.Capsule.from_wat(MODULE)
+        for _ in range(8):
+            failure = self.failure(capsule, entry="endless", run=0.02)
+            self.assertEqual(failure.cause, "Time")
+            self.assertNotIn("::", str(failure))
+        failure = self.failure(capsule, entry="endless", run=0.02)
+        self.assertEqual(failure.cause, "Refused")
+        self.assertIn("(`run` and `time` of `Mobile.call`; this unit", str(failure))
+        self.assertIn("(`Mobile.evict`)", str(failure))
+        self.assertTrue(self.mobile.evict(capsule))
+        self.assertEqual(self.failure(capsule, entry="endless", run=0.02).cause, "Time")
+        of_functions = samite.Capsule.decode(OF_FUNCTIONS)
+        self.assertIn(
+            "`stats` (only a program in Rust defines functions)", str(self.failure(of_functions))
+        )
+
     def test_several_threads_wait_for_a_call(self):
         @samite.mobile
         def echo(values):
@@ -523,17 +594,13 @@ class Kernels(unittest.TestCase):
         self.assertEqual(os.waitstatus_to_exitcode(status), 7)
 
     def test_capsules(self):
-        capsule = samite.Capsule.from_wat(
-            '(module (import "samite" "memory" (memory 1))'
-            ' (import "samite" "reply" (func $reply (param i32 i32)))'
-            ' (func (export "echo") (param i32 i32) (result i32)'
-            "  (call $reply (local.get 0) (local.get 1)) (i32.const 0)))"
-        )
-        self.assertEqual((capsule.entries, len(capsule.hash)), (["echo"], 64))
+        capsule = samite.Capsule.from_wat(MODULE)
+        self.assertEqual((capsule.entries, len(capsule.hash)), (["echo", "endless"], 64))
         again = samite.Capsule.decode(bytes(capsule))
         self.assertEqual(again.hash, capsule.hash)
         self.assertEqual(self.run_here(again, b"woven", entry="echo"), b"woven")
         self.assertEqual(self.run_here(again, np.array([1, 2])), bytes(np.array([1, 2])))
+        self.assertEqual(self.run_here(again), b"")
         with self.assertRaises(TypeError):
             self.run_here(again, [1, 2])
         with self.assertRaises(samite.Error) as caught:
@@ -684,6 +751,17 @@ class Native(unittest.TestCase):
         self.assertEqual(code.read(reply), sandboxed)
         with self.assertRaisesRegex(samite.Error, "ValueError: negative"):
             mobile.call(0, native, np.array([-1])).result()
+
+        def store():
+            kernel.segment(0, np.int64)[0] = 5
+
+        # Grant 0 is for reading. In WebAssembly, such a store ends the call.
+        bitcode = _compiler.compile(store, None).bitcode("x86_64-unknown-linux-gnu")
+        trusted = samite.Capsule(["store"], bitcode={"x86-64": bitcode})
+        if platform.machine() == "x86_64":
+            mobile.set_policy("listed-native", hashes=[trusted.hash])
+            mobile.call(0, trusted).result()
+            self.assertEqual(segment.array(np.int64)[0], 5)
 
 
 if __name__ == "__main__":

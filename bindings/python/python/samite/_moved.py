@@ -195,6 +195,14 @@ def mobile(function=None, dtype=None, *, native=False):
     return Kernel(function, dtype, native)
 
 
+def _capsule(what):
+    if isinstance(what, _samite.Code):
+        return what.capsule
+    if isinstance(what, _samite.Capsule):
+        return what
+    raise TypeError(f"{what!r} is neither a function of @samite.mobile nor a Capsule nor a Code")
+
+
 class Mobile(_samite.Mobile):
     """Moved code, as this unit sends and runs it. A process has one.
 
@@ -205,43 +213,50 @@ class Mobile(_samite.Mobile):
     def __init__(self, fabric):
         self._codes = {}
 
-    def _code(self, capsule):
-        code = self._codes.get(capsule.hash)
-        if code is None:
-            code = self._codes[capsule.hash] = self.register(capsule)
+    def register(self, capsule):
+        """Registers a :class:`Capsule`, so that this unit can call it and give it to others: a
+        :class:`Code`, which can be called in its place. Nothing is sent. Calls register by
+        themselves what was not registered before."""
+        code = super().register(capsule)
+        self._codes[code.hash] = code
         return code
 
+    def _code(self, capsule):
+        return self._codes.get(capsule.hash) or self.register(capsule)
+
     def evict(self, what):
-        """Forgets code that this unit has registered: a :class:`Code`, a :class:`Capsule`, or a
-        :class:`Kernel` with all its forms. Returns whether it was there, and could be forgotten.
-        The next call registers it again."""
+        """Forgets code, whether this unit has registered it or got it from another one: a
+        :class:`Code`, a :class:`Capsule`, or a :class:`Kernel` with all its forms. Returns whether
+        it was there and is gone: code for which a call waits stays. The next call registers it
+        again."""
         if isinstance(what, Kernel):
             capsules = [form.capsule for form in what._forms.values()]
-        elif isinstance(what, _samite.Capsule):
-            capsules = [what]
         else:
-            self._codes.pop(what.hash, None)
-            return super().evict(what)
-        codes = [self._codes.pop(capsule.hash, None) for capsule in capsules]
-        gone = [super(Mobile, self).evict(code) for code in codes if code is not None]
-        return bool(gone) and all(gone)
+            capsules = [_capsule(what)]
+        was_there = False
+        for capsule in capsules:
+            if self._forget(capsule):
+                was_there = True
+                self._codes.pop(capsule.hash, None)
+        return was_there and not any(capsule.hash in self._codes for capsule in capsules)
 
     def _resolved(self, what, entry, payload):
         if isinstance(what, Kernel):
             form, payload = what._packed(payload)
             return form.capsule, form.entry, payload, form.read
-        if isinstance(what, _samite.Capsule):
-            return what, entry or what.entries[0], payload, bytes
-        raise TypeError(f"{what!r} is neither a function of @samite.mobile nor a Capsule")
+        capsule = _capsule(what)
+        return capsule, entry or capsule.entries[0], payload, bytes
 
     def call(
         self, unit, what, payload=None, *, entry=None,
         run=None, time=None, hops=None, grants=None, may_spawn=None, may_define=None,
     ):
-        """Calls a kernel, or an entry of a capsule, at a unit; returns a :class:`Future`.
+        """Calls a kernel, or an entry of a :class:`Capsule` or :class:`Code`, at a unit; returns a
+        :class:`Future`.
 
         :param payload: an array, a number, a list of numbers, or bytes; at most 64 KiB. That of a
             capsule is bytes or an array.
+        :param entry: the name of the entry of a capsule, by default the first one.
         :param run: how long it may run on one unit at a time, in seconds.
         :param time: how long it may run on all units together, in seconds.
         :param hops: how often it may move on.
@@ -256,14 +271,15 @@ class Mobile(_samite.Mobile):
         return Future(started, read)
 
     def send(self, unit, what, payload=None, *, entry=None):
-        """As :meth:`call`, without a result: nobody is told when it fails."""
+        """As :meth:`call`, without a result and with the usual limits. Nobody waits for it: when it
+        fails, :meth:`take_failures` returns the failure at this unit."""
         capsule, entry, payload, _ = self._resolved(what, entry, payload)
         self._post(unit, self._code(capsule), entry, payload)
 
     def prefetch(self, what, units, *, dtype=None):
         """Brings code to units and has it compiled there, before the first call; for a kernel that
         of payloads of ``dtype``. Returns a :class:`Future`, which ends when all have it."""
-        capsule = what.compile(dtype) if isinstance(what, Kernel) else what
+        capsule = what.compile(dtype) if isinstance(what, Kernel) else _capsule(what)
         return Future(self._bring(self._code(capsule), list(units)), lambda reply: None)
 
 
@@ -292,12 +308,13 @@ class Future:
         not ended in time (``code`` 609): then the result can be asked for again. Several threads
         may ask: one waits for the call, and the others for that one.
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        patience = -1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
-        is_first = self._lock.acquire(timeout=patience)
+        if timeout is None:
+            timeout = self._call.deadline
+        end = time.monotonic() + timeout
+        is_first = self._lock.acquire(timeout=min(max(timeout, 0), threading.TIMEOUT_MAX))
         try:
-            left = None if end is None else min(timeout, max(end - time.monotonic(), 0))
-            return self._read(self._call.wait(left))
+            left = min(timeout, max(end - time.monotonic(), 0))
+            return self._read(self._call.wait(left, timeout))
         finally:
             if is_first:
                 self._lock.release()

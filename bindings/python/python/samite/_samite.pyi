@@ -59,8 +59,9 @@ class Fabric:
     def recv_from(
         self, tag: int = 0, *, timeout: float | None = None
     ) -> tuple[int | None, bytes]:
-        """Receives a message of any unit with this tag; returns the unit, or None if the sender is
-        not of this job, and the bytes."""
+        """Receives a message of any unit with this tag; returns the unit and the bytes. The unit is
+        None if the sender is not of this job, or is a former life of a unit that was started
+        again."""
     def close(self) -> None: ...
     def __enter__(self) -> Fabric: ...
     def __exit__(self, *raised: object) -> None: ...
@@ -148,16 +149,18 @@ class Capsule:
     def entries(self) -> list[str]: ...
 
 class Code:
+    """Code that a unit has registered."""
+
     @property
     def hash(self) -> str: ...
+    @property
+    def capsule(self) -> Capsule: ...
 
 class Mobile:
     def __init__(self, fabric: Fabric) -> None: ...
     @property
     def units(self) -> int: ...
     def register(self, capsule: Capsule) -> Code: ...
-    def evict(self, what: Code) -> bool:
-        """Forgets code that this unit has registered."""
     def grant(self, grant: int, segment: Segment, rights: Literal["read", "write"]) -> None:
         """Lets kernels use a segment of this unit under a number from 0 to 15."""
     def revoke(self, grant: int) -> None: ...
@@ -172,4 +175,7 @@ class Mobile:
         """Says which code this unit runs; by default "wasm"."""
     def serve(self, timeout: float | None = None) -> None:
         """Runs what others call, for so many seconds, or until Ctrl-C."""
-    def counters(self) -> dict[str, int]: ...
+    def counters(self) -> dict[str, int]:
+        """Returns what this unit has done for moved code since it began, by name."""
+    def take_failures(self) -> list[Error]:
+        """Returns how calls failed for which nobody waits, each once: the newest 64."""

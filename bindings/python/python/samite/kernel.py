@@ -69,7 +69,8 @@ def segment(grant, dtype):
     The segment consists of whole pages: it was allocated with a multiple of 2 MiB. Others are
     reached by :func:`load64` and :func:`copy_in`. Words that others change meanwhile are accessed
     by :func:`load64` and its like, since the compiler may read an element of an array once, or
-    several times. A store to a segment that is granted for reading ends the call.
+    several times. In WebAssembly, a store to a segment that is granted for reading ends the call;
+    bitcode is not stopped.
     """
     _elsewhere("segment")
 
