@@ -1,9 +1,9 @@
 //! `samite capsule`: makes capsules of code, and shows, signs and verifies them.
 
 use crate::screen::{say, table};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, Subcommand};
-use samite::mobile::{Builder, Capsule, Processor, SigningKey, clang};
+use samite::mobile::{Builder, Capsule, Kind, Part, Processor, SigningKey, clang};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -186,19 +186,14 @@ fn check_output(args: &BuildArgs) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no form occurs twice, and that WebAssembly has the entries.
+/// Checks that no form occurs twice, and that WebAssembly has the entries. A unit tries all forms
+/// of one engine, in their order: bitcode of several versions of LLVM is no mistake.
 fn check_forms(forms: &[Form], entries: &[String]) -> Result<()> {
     for (at, form) in forms.iter().enumerate() {
-        let is_same = |other: &Form| match (form, other) {
-            (Form::Wasm(_), Form::Wasm(_)) => true,
-            (Form::Bitcode(one, _), Form::Bitcode(two, _)) => one == two,
-            (Form::Elf(one, _), Form::Elf(two, _)) => one == two,
-            _ => false,
-        };
         let name = form.name();
         ensure!(
-            !forms[..at].iter().any(is_same),
-            "there are two inputs for {name}: a unit runs the first one only"
+            !forms[..at].iter().any(|other| other.name() == name),
+            "there are two inputs for {name}: a unit takes the first that it accepts. Leave one out"
         );
         let Form::Wasm(code) = form else { continue };
         let has = Capsule::from_wasm(code.clone())?.entries().to_vec();
@@ -249,15 +244,25 @@ fn build(args: &BuildArgs) -> Result<()> {
 /// One form of code.
 enum Form {
     Wasm(Vec<u8>),
-    Bitcode(Processor, Vec<u8>),
+    /// With the major version of the LLVM that made it; 0 if that is not known.
+    Bitcode(Processor, u16, Vec<u8>),
     Elf(Processor, Vec<u8>),
 }
 
 impl Form {
+    fn bitcode(of: Processor, code: Vec<u8>) -> Result<Form> {
+        let producer = Part::producer_of(&code)
+            .map_err(|error| anyhow!("{error}: clang makes it by -emit-llvm -c"))?;
+        Ok(Form::Bitcode(of, producer, code))
+    }
+
+    /// Its name in messages, by which a capsule has it once.
     fn name(&self) -> String {
         match self {
             Form::Wasm(_) => "WebAssembly".to_owned(),
-            Form::Bitcode(of, _) => format!("bitcode of {}", of.name()),
+            Form::Bitcode(of, made_by, _) => {
+                format!("bitcode of {} by {}", of.name(), producer(*made_by))
+            }
             Form::Elf(of, _) => format!("machine code of {}", of.name()),
         }
     }
@@ -265,9 +270,17 @@ impl Form {
     fn add(self, builder: Builder) -> Builder {
         match self {
             Form::Wasm(code) => builder.wasm(code),
-            Form::Bitcode(of, code) => builder.bitcode(of, clang::LLVM, code),
+            Form::Bitcode(of, producer, code) => builder.bitcode(of, producer, code),
             Form::Elf(of, code) => builder.elf(of, code),
         }
+    }
+}
+
+/// Names the producer of bitcode.
+fn producer(major: u16) -> String {
+    match major {
+        0 => "an unknown compiler".to_owned(),
+        major => format!("LLVM {major}"),
     }
 }
 
@@ -317,17 +330,7 @@ fn form_of(extension: &str, named: Option<Processor>, bytes: Vec<u8>) -> Result<
             }
             Form::Elf(of, bytes)
         }
-        "bc" => {
-            // Plain, and with the header that some tools put before it.
-            let is_bitcode = [*b"BC\xc0\xde", *b"\xde\xc0\x17\x0b"]
-                .iter()
-                .any(|magic| bytes.starts_with(magic));
-            ensure!(
-                is_bitcode,
-                "it is no LLVM bitcode: clang makes it by -emit-llvm -c"
-            );
-            Form::Bitcode(named.unwrap_or(Processor::HERE), bytes)
-        }
+        "bc" => Form::bitcode(named.unwrap_or(Processor::HERE), bytes)?,
         "wat" => {
             let text = String::from_utf8(bytes).context("it is no text in UTF-8")?;
             let capsule = Capsule::from_wat(&text)?;
@@ -351,7 +354,7 @@ fn compiled(file: &Path, native: bool, folder: &Path) -> Result<Vec<Form>> {
     if native {
         for of in [Processor::X86, Processor::Arm] {
             let arch = of.arch().context("a processor")?;
-            forms.push(Form::Bitcode(of, compile(clang::bitcode(arch))?));
+            forms.push(Form::bitcode(of, compile(clang::bitcode(arch))?)?);
         }
         let flags = clang::elf(std::env::consts::ARCH);
         forms.push(Form::Elf(Processor::HERE, compile(flags)?));
@@ -367,9 +370,9 @@ fn inspect(capsule: &Capsule) -> Result<()> {
     say(format_args!("bytes    {}\n", capsule.bytes().len()))?;
     let mut parts = table(&["part", "processor", "producer", "bytes"]);
     for part in capsule.parts() {
-        let producer = match part.producer {
-            0 => String::new(),
-            major => format!("LLVM {major}"),
+        let producer = match part.kind {
+            Kind::Bitcode => producer(part.producer),
+            _ => String::new(),
         };
         parts.add_row([
             part.kind.name().to_owned(),

@@ -4,6 +4,7 @@ use crate::arrows;
 use crate::command::{cargo_with, output, succeeds};
 use crate::parts::PARTS;
 use anyhow::{Result, bail};
+use std::path::Path;
 
 /// The name of the part that this needs.
 pub(crate) const PART: &str = "aarch64";
@@ -17,17 +18,34 @@ const LIST: [&str; 2] = ["--list", "--format=terse"];
 /// The linker, and the compiler for the one file of wasmtime that is in C.
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64-static";
-/// The folder of the libraries of its system.
-const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
+/// The system of the compiler: what programs need, and no more.
+const OF_COMPILER: &str = "/usr/aarch64-linux-gnu";
+/// Where LLVM for aarch64 lies, as Debian installs it beside the libraries of this machine.
+const LLVM: &str = "/usr/lib/aarch64-linux-gnu/libLLVM.so.22.1";
+const LOADER: &str = "lib/ld-linux-aarch64.so.1";
 
 /// Returns true if programs for aarch64 can be built, and emulated.
 pub(crate) fn is_present() -> bool {
     let libraries = format!("ls \"$(rustc --print target-libdir --target {TARGET})\"/libcore-*");
-    let loader = format!("{LIBRARIES}/lib/ld-linux-aarch64.so.1");
     succeeds("sh", &["-c", &libraries])
         && succeeds(COMPILER, &["--version"])
         && succeeds(EMULATOR, &["--version"])
-        && std::path::Path::new(&loader).exists()
+        && Path::new(OF_COMPILER).join(LOADER).exists()
+}
+
+/// Returns true if they find LLVM.
+pub(crate) fn has_llvm() -> bool {
+    Path::new(LLVM).exists()
+}
+
+/// Returns the root of the system that programs find in the emulator: this machine, if it has a
+/// loader for aarch64. That comes with LLVM, which is then loaded with the C library beside it.
+/// (The test `processors` does the same.)
+fn system() -> &'static str {
+    match Path::new("/").join(LOADER).exists() {
+        true => "/",
+        false => OF_COMPILER,
+    }
 }
 
 /// Runs the tests of the engines in the emulator, and then the test that compares the answers of
@@ -61,7 +79,7 @@ fn check_listed(listed: &str) -> Result<()> {
 /// Runs the tests beside the code of the engines in the emulator, and builds the program that the
 /// test `processors` starts there. Returns the variable that names it, and its path.
 pub(crate) fn emulated() -> Result<(&'static str, String)> {
-    let runner = format!("{EMULATOR} -L {LIBRARIES}");
+    let runner = format!("{EMULATOR} -L {}", system());
     let environment = [
         ("CC_aarch64_unknown_linux_gnu", COMPILER),
         ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER),

@@ -85,6 +85,13 @@ pub(crate) const PARTS: &[Part] = &[
         present: aarch64::is_present,
     },
     Part {
+        name: "llvm-aarch64",
+        purpose: "LLVM bitcode on aarch64, in an emulator",
+        install: "dpkg --add-architecture arm64, then apt-get update, and \
+                  apt-get install libllvm22:arm64",
+        present: aarch64::has_llvm,
+    },
+    Part {
         name: "python",
         purpose: "the Python package, ADIOS2 as a peer of the benches, LAMMPS, and the readers of Zarr",
         install: "ci/setup",

@@ -203,6 +203,83 @@ fn what_is_packed_is_checked() {
     shown(at, &["capsule", "build", "a:kernel.wat", "-o", "y"]);
 }
 
+/// WebAssembly that no unit can start is refused when it is packed.
+#[test]
+fn a_module_that_no_unit_runs_is_refused() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let at = folder.path();
+    for (item, says) in [
+        (
+            r#"(import "wasi" "fd_write" (func))"#,
+            "imports wasi.fd_write",
+        ),
+        (r#"(import "samite" "nope" (func))"#, "imports samite.nope"),
+        (r#"(import "samite" "me" (func))"#, "samite.me as () -> ()"),
+        ("(memory 1)", "import `samite.memory`"),
+    ] {
+        let memory = r#"(import "samite" "memory" (memory 1))"#;
+        let kernel = match item.starts_with("(memory") {
+            true => KERNEL.replace(memory, item),
+            false => KERNEL.replace(memory, &format!("{memory} {item}")),
+        };
+        std::fs::write(at.join("kernel.wat"), kernel).expect("a file");
+        for entry in [&[][..], &["--entry", "nothing"]] {
+            let words = [&["capsule", "build", "kernel.wat", "-o", "x"], entry].concat();
+            let said = error(at, &words);
+            assert!(said.contains("kernel.wat") && said.contains(says), "{said}");
+        }
+        assert!(!at.join("x").exists(), "{item}");
+    }
+}
+
+/// Bitcode says which LLVM has made it, also behind the header that some tools put before it. Of
+/// one processor, a capsule has bitcode of several versions.
+#[test]
+fn bitcode_says_who_made_it() {
+    const NEW: [u8; 32] = *b"BC\xc0\xde\x35\x14\0\0\x05\0\0\0\x62\x0c\x30\x24\
+        \x4a\x59\xbe\xa6\x6d\xfb\xb5\xcf\x0b\x51\x80\x4c\x01\0\0\0";
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let at = folder.path();
+    let mut old = NEW;
+    old[20] = 0x5d; // A digit: "LLVM21.1.8".
+    let words = [0x0b17_c0de, 0, 20, 32, 7].map(u32::to_le_bytes);
+    let wrapped = [words.as_flattened(), &NEW[..]].concat();
+    for (name, bytes) in [
+        ("new.bc", &NEW[..]),
+        ("old.bc", &old),
+        ("wrapped.bc", &wrapped),
+        ("other.bc", b"BC\xc0\xde\x21\x0c\0\0"),
+    ] {
+        std::fs::write(at.join(name), bytes).expect("a file");
+    }
+    let before = ["capsule", "build", "-o", "x", "--entry", "run"];
+    for (inputs, producers) in [
+        (&["wrapped.bc"][..], &["LLVM 22"][..]),
+        (&["other.bc"], &["an unknown compiler"]),
+        (&["old.bc", "new.bc"], &["LLVM 21", "LLVM 22"]),
+        (
+            &["x86-64:new.bc", "aarch64:new.bc"],
+            &["LLVM 22", "LLVM 22"],
+        ),
+    ] {
+        shown(at, &[&before[..], inputs].concat());
+        let inspected = shown(at, &["capsule", "inspect", "x"]);
+        let found: Vec<&str> = (inspected.lines())
+            .filter(|line| line.contains("bitcode"))
+            .collect();
+        assert_eq!(found.len(), producers.len(), "{inspected}");
+        for (line, producer) in found.iter().zip(producers) {
+            assert!(line.contains(producer), "{inspected}");
+        }
+    }
+    let said = error(at, &[&before[..], &["new.bc", "wrapped.bc"]].concat());
+    assert!(said.contains("two inputs for bitcode of"), "{said}");
+    assert!(
+        said.contains("by LLVM 22") && said.contains("first that it accepts"),
+        "{said}"
+    );
+}
+
 /// A kernel in C becomes WebAssembly, and with `--native` machine code as well; what clang refuses
 /// is shown with its place.
 #[test]

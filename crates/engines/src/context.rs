@@ -3,8 +3,9 @@
 use crate::{Grants, Rights, Trap};
 use samite_mem::SharedBytes;
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU16, AtomicU64};
 use std::time::Duration;
 
 /// Longest payload of a call, a forwarded call or a reply, in bytes.
@@ -81,12 +82,20 @@ pub enum Effect {
 }
 
 /// What a running kernel sees, and what it asks for; reused from call to call.
+///
+/// The first trap ends the call, also if a function of the program handles the error: from then on
+/// each method that can fail does nothing but return that trap, and whatever the function returns,
+/// the call ends with it. So the same kernel ends alike as WebAssembly, which is stopped there.
 #[derive(Debug)]
 pub struct Context {
     me: u32,
     units: u32,
     grants: Grants,
     limits: Limits,
+    /// The segments that the call may still use, as bits: none after a trap.
+    reach: AtomicU16,
+    /// Why the call ends.
+    trap: OnceLock<Trap>,
     origin: u32,
     /// The bytes of all effects and of the reply.
     bytes: Vec<u8>,
@@ -104,6 +113,8 @@ impl Context {
             units,
             grants,
             limits: Limits::default(),
+            reach: AtomicU16::new(Limits::default().grants),
+            trap: OnceLock::new(),
             origin: me,
             bytes: Vec::new(),
             effects: Vec::new(),
@@ -117,6 +128,8 @@ impl Context {
     /// of earlier calls are kept.
     pub fn begin(&mut self, limits: Limits, origin: u32, kept: u64) {
         (self.limits, self.origin) = (limits, origin);
+        *self.reach.get_mut() = limits.grants;
+        self.trap.take();
         self.bytes.clear();
         self.bytes.shrink_to(kept.min(usize::MAX as u64) as usize);
         self.effects.clear();
@@ -181,6 +194,30 @@ impl Context {
         self.forwards
     }
 
+    /// Ends the call with the first trap, which is returned.
+    #[cold]
+    pub(crate) fn stop(&self, trap: Trap) -> Trap {
+        // ORDERING: Relaxed: the bits alone. Threads of a function that share the context may still
+        // make accesses that began before.
+        self.reach.store(0, Relaxed);
+        self.trap.get_or_init(|| trap).clone()
+    }
+
+    /// Returns why the call ends, if it does.
+    #[inline]
+    pub(crate) fn stopped(&self) -> Option<&Trap> {
+        self.trap.get()
+    }
+
+    /// Does something that may end the call; does nothing if the call ends already.
+    #[inline]
+    fn asks<T>(&mut self, f: impl FnOnce(&mut Context) -> Result<T, Trap>) -> Result<T, Trap> {
+        match self.stopped() {
+            None => f(self).map_err(|trap| self.stop(trap)),
+            Some(trap) => Err(trap.clone()),
+        }
+    }
+
     #[inline]
     fn keep(&mut self, bytes: &[u8]) -> Result<Range<usize>, Trap> {
         if bytes.len() as u64 > PAYLOAD_MAX {
@@ -223,19 +260,21 @@ impl Context {
     /// [`Trap::NoUnit`], [`Trap::Payload`]; [`Trap::Forbidden`] without hops, or the second time.
     #[inline]
     pub fn forward(&mut self, unit: u32, entry: u32, payload: &[u8]) -> Result<(), Trap> {
-        let entry = self.target(unit, entry)?;
-        if !self.has_hop() {
-            return Err(Trap::Forbidden("move any further: it has no hops left"));
-        }
-        if self.forwards || self.reply.is_some() {
-            return Err(Trap::Forbidden("end twice"));
-        }
-        let payload = self.keep(payload)?;
-        self.forwards = true;
-        self.effect(Effect::Forward {
-            unit,
-            entry,
-            payload,
+        self.asks(|context| {
+            let entry = context.target(unit, entry)?;
+            if !context.has_hop() {
+                return Err(Trap::Forbidden("move any further: it has no hops left"));
+            }
+            if context.forwards || context.reply.is_some() {
+                return Err(Trap::Forbidden("end twice"));
+            }
+            let payload = context.keep(payload)?;
+            context.forwards = true;
+            context.effect(Effect::Forward {
+                unit,
+                entry,
+                payload,
+            })
         })
     }
 
@@ -244,7 +283,7 @@ impl Context {
     /// # Errors
     /// As [`Context::forward`]; [`Trap::Effects`].
     pub fn spawn(&mut self, unit: u32, entry: u32, payload: &[u8]) -> Result<(), Trap> {
-        self.start(unit, entry, None, payload)
+        self.asks(|context| context.start(unit, entry, None, payload))
     }
 
     /// Starts a call of code that this call has defined.
@@ -252,11 +291,10 @@ impl Context {
     /// # Errors
     /// As [`Context::spawn`]; [`Trap::NoEntry`] without such a definition.
     pub fn inject(&mut self, unit: u32, code: u32, entry: u32, payload: &[u8]) -> Result<(), Trap> {
-        let code = code as usize;
-        if code >= self.definitions {
-            return Err(Trap::NoEntry(code as u32));
-        }
-        self.start(unit, entry, Some(code), payload)
+        self.asks(|context| match (code as usize) < context.definitions {
+            true => context.start(unit, entry, Some(code as usize), payload),
+            false => Err(Trap::NoEntry(code)),
+        })
     }
 
     fn start(
@@ -288,13 +326,15 @@ impl Context {
     /// # Errors
     /// [`Trap::Forbidden`], [`Trap::Payload`], [`Trap::Effects`].
     pub fn define(&mut self, code: &[u8]) -> Result<u32, Trap> {
-        if !self.limits.may_define {
-            return Err(Trap::Forbidden("make new code"));
-        }
-        let code = self.keep(code)?;
-        self.effect(Effect::Define { code })?;
-        self.definitions += 1;
-        Ok(self.definitions as u32 - 1)
+        self.asks(|context| {
+            if !context.limits.may_define {
+                return Err(Trap::Forbidden("make new code"));
+            }
+            let code = context.keep(code)?;
+            context.effect(Effect::Define { code })?;
+            context.definitions += 1;
+            Ok(context.definitions as u32 - 1)
+        })
     }
 
     /// Replies to the origin. A call that returns without a reply, and does not go on elsewhere,
@@ -304,11 +344,13 @@ impl Context {
     /// [`Trap::Payload`]; [`Trap::Forbidden`] the second time.
     #[inline]
     pub fn reply(&mut self, bytes: &[u8]) -> Result<(), Trap> {
-        if self.forwards || self.reply.is_some() {
-            return Err(Trap::Forbidden("end twice"));
-        }
-        self.reply = Some(self.keep(bytes)?);
-        Ok(())
+        self.asks(|context| {
+            if context.forwards || context.reply.is_some() {
+                return Err(Trap::Forbidden("end twice"));
+            }
+            context.reply = Some(context.keep(bytes)?);
+            Ok(())
+        })
     }
 
     /// Returns the length of a granted segment, in bytes.
@@ -322,14 +364,18 @@ impl Context {
 
     #[inline]
     fn segment(&self, grant: u32, wants: Rights) -> Result<&SharedBytes, Trap> {
-        self.grants.get(self.limits.grants, grant, wants)
+        // ORDERING: Relaxed: the bits alone, as in `stop`.
+        let reach = self.reach.load(Relaxed);
+        let segment = self.grants.get(reach, grant, wants);
+        segment.map_err(|trap| self.stop(trap))
     }
 
     /// Returns the address of a granted segment in this process, for code that accesses it by
     /// itself; `None` if the call does not have it.
     #[inline]
     pub(crate) fn base(&self, grant: u32) -> Option<u64> {
-        Some(self.segment(grant, Rights::Read).ok()?.address())
+        let segment = (self.grants).get(self.limits.grants, grant, Rights::Read);
+        Some(segment.ok()?.address())
     }
 
     #[inline]
@@ -343,12 +389,12 @@ impl Context {
         let bytes = self.segment(grant, wants)?;
         match bytes.contains(offset, len) {
             true => Ok(bytes),
-            false => Err(Trap::Range {
+            false => Err(self.stop(Trap::Range {
                 grant,
                 offset,
                 end: offset.saturating_add(len),
                 bytes: bytes.len(),
-            }),
+            })),
         }
     }
 
@@ -357,7 +403,7 @@ impl Context {
         let bytes = self.range(grant, offset, 8, wants)?;
         match (bytes.address() + offset).is_multiple_of(8) {
             true => Ok(bytes.u64(offset)),
-            false => Err(Trap::Misaligned { grant, offset }),
+            false => Err(self.stop(Trap::Misaligned { grant, offset })),
         }
     }
 

@@ -23,11 +23,14 @@ const REMEDY: &str = "a kernel has `core`, `Context`, `Trap::failed`, and the it
 
 /// Small modules: 270 bytes for a kernel that adds up words. With link-time optimisation, what
 /// `core` has for the texts of panics is left out.
+///
+/// Warnings are those of the native build. Lints that are errors by default stay errors: they find
+/// numbers that fit into the `usize` of the native build, and not into this one.
 const FLAGS: &[&str] = &[
     "--edition=2024",
     "--crate-type=cdylib",
     "--crate-name=kernel",
-    "--cap-lints=allow",
+    "-Awarnings",
     "--error-format=short",
     "-Copt-level=3",
     "-Clto=fat",
@@ -242,6 +245,37 @@ mod tests {
         let code = compile(&source).expect("a kernel").expect("a compiler");
         let import = b"\x03env";
         assert!(!code.windows(import.len()).any(|found| found == import));
+    }
+
+    /// `usize` has 32 bits here. What the native compiler only warns of is no error.
+    #[test]
+    fn a_number_that_does_not_fit_is_refused() {
+        if !can_compile("a_number_that_does_not_fit_is_refused") {
+            return;
+        }
+        for (number, says) in [
+            ("0xffff_ffff_ffff", "literal out of range for `usize`"),
+            ("1 << 40", "this arithmetic operation will overflow"),
+            ("1 << 31", ""),
+        ] {
+            let source = source(&format!(
+                "fn sum(context: &mut Context, payload: &[u8]) -> Result<(), Trap> {{
+                    let Unused = 0;
+                    let most: usize = {number};
+                    context.reply(&(payload.len() as u64 & most as u64).to_le_bytes())
+                }}"
+            ));
+            match compile(&source) {
+                Ok(code) => assert!(says.is_empty() && code.is_some(), "{number}"),
+                Err(mistakes) => {
+                    assert!(
+                        !says.is_empty() && mistakes[0].text.contains(says),
+                        "{mistakes:?}"
+                    );
+                    assert!(mistakes[0].line > 0, "{mistakes:?}");
+                }
+            }
+        }
     }
 
     #[test]

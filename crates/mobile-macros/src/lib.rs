@@ -19,6 +19,8 @@
 //! R1 The same tokens are compiled twice, natively and as WebAssembly: what runs does not depend on
 //!    where it runs. What expands to something else in another build, such as `cfg`, is refused. So
 //!    is a kernel that needs anything from outside of the attribute, when WebAssembly is compiled.
+//!    The exception is `usize`, and `isize`: it has 64 bits natively, and 32 in WebAssembly, where
+//!    arithmetic wraps accordingly. Only numbers in the source that do not fit are refused.
 //! R2 The name of a function has the hash of its source, so a unit whose program was built from
 //!    another source does not run that in its place. The source is compared: without the target of
 //!    WebAssembly (R3), a helper outside of the attribute may differ all the same.
@@ -59,9 +61,18 @@ use proc_macro::TokenStream;
 /// There a kernel has `core`, the methods of `f32` and `f64` that `std` adds, those of `Context`
 /// that the table of `docs/mobile.md` lists, `Trap::failed`, and the items inside of the attribute.
 /// Other items of the program, other crates and `std` are not there: the build fails, and names the
-/// place where one is used. No memory can be allocated. Arithmetic wraps as in a release build, and
-/// a panic ends the call. A kernel has another name than the functions that kernels call, such as
-/// `exp` and `memcpy`.
+/// place where one is used. No memory can be allocated. A kernel has another name than the
+/// functions that kernels call, such as `exp` and `memcpy`.
+///
+/// # Both forms
+/// Arithmetic wraps in WebAssembly, as in a release build, and a panic ends the call in both forms.
+/// `usize` and `isize` have 32 bits in WebAssembly, and 64 natively: a number in the source that
+/// does not fit is an error of the build, but what a kernel computes wraps. Use `u64` for offsets
+/// and lengths of segments.
+///
+/// A method of `Context` that fails ends the call, with its error. WebAssembly is stopped there. A
+/// function that handles the error goes on until it returns, but all of its later uses of these
+/// methods fail and do nothing.
 ///
 /// # Options
 /// `#[mobile(crate = "path")]` is the path of `samite::mobile` in a program that has it under

@@ -111,6 +111,11 @@ impl Processor {
         }
     }
 
+    /// Returns whether this process runs parts for it, if it has their engine.
+    pub fn is_here(self) -> bool {
+        self == Processor::Any || self == Processor::HERE
+    }
+
     fn of(number: u8) -> Option<Processor> {
         [Processor::Any, Processor::X86, Processor::Arm]
             .get(number as usize)
@@ -128,6 +133,17 @@ pub struct Part {
     /// The major version of the LLVM that made bitcode, else 0.
     pub producer: u16,
     range: Range<usize>,
+}
+
+impl Part {
+    /// Returns the major version of the LLVM that made bitcode, for [`Builder::bitcode`]; 0 if it
+    /// does not say so, as that of other compilers.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: it is no bitcode.
+    pub fn producer_of(code: &[u8]) -> Result<u16, Error> {
+        Ok(samite_engines::bitcode::producer(code)?)
+    }
 }
 
 /// See the module's documentation. Cheap to clone.
@@ -163,7 +179,8 @@ impl Builder {
         self.part(Kind::Wasm, Processor::Any, 0, code.into())
     }
 
-    /// Adds bitcode of this major version of LLVM: units take that of LLVM 22 and earlier.
+    /// Adds bitcode of this major version of LLVM, or 0 if that is not known: units take that of
+    /// LLVM 22 and earlier. [`Part::producer_of`] reads it.
     pub fn bitcode(self, of: Processor, producer: u16, code: impl Into<Vec<u8>>) -> Builder {
         self.part(Kind::Bitcode, of, producer, code.into())
     }
@@ -255,8 +272,8 @@ impl Capsule {
     /// are the entries.
     ///
     /// # Errors
-    /// [`Error::Refused`] if it is no such module, [`Error::BadCapsule`] if it has no entry or is
-    /// too long.
+    /// [`Error::Refused`] if it is no such module, or imports what no unit offers;
+    /// [`Error::BadCapsule`] if it has no entry or is too long.
     #[cfg(feature = "wasm")]
     pub fn from_wasm(code: impl Into<Vec<u8>>) -> Result<Capsule, Error> {
         let code = code.into();
@@ -514,6 +531,34 @@ mod tests {
             let end = bytes.len();
             bytes[end - 1 - at] ^= 1;
             assert!(Capsule::decode(&bytes).is_err(), "byte {at} from the end");
+        }
+    }
+
+    /// What no unit can start makes no capsule.
+    #[cfg(feature = "wasm")]
+    #[test]
+    fn a_module_that_no_unit_runs_makes_no_capsule() {
+        let entry = r#"(func (export "run") (param i32 i32) (result i32) (i32.const 0))"#;
+        assert!(Capsule::from_wat(&format!("(module {entry})")).is_ok());
+        for (item, says) in [
+            (
+                r#"(import "wasi" "fd_write" (func))"#,
+                "imports wasi.fd_write",
+            ),
+            (r#"(import "samite" "nope" (func))"#, "imports samite.nope"),
+            (
+                r#"(import "samite" "hops" (func))"#,
+                "samite.hops as () -> ()",
+            ),
+            ("(memory 1)", "a memory of its own"),
+        ] {
+            let made = match item.starts_with("(memory") {
+                true => Capsule::from_wat(&format!("(module {entry} {item})")),
+                false => Capsule::from_wat(&format!("(module {item} {entry})")),
+            };
+            let error = made.unwrap_err();
+            assert!(matches!(error, Error::Refused(_)), "{error:?}");
+            assert!(error.to_string().contains(says), "{error}");
         }
     }
 

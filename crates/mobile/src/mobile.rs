@@ -122,6 +122,9 @@ impl Mobile {
         }
         let unit = units.iter().position(|unit| *unit == me).unwrap_or(0) as u32;
         let runtime = Arc::new(Runtime::new(me, unit, units));
+        if cfg!(feature = "wasm") {
+            runtime.warm_up();
+        }
         fabric.set_upcall(Some(runtime.clone()));
         let fabric = fabric.clone();
         Ok(Mobile(Arc::new(Inner {

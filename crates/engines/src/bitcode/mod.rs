@@ -8,8 +8,9 @@
 //! LLVM is loaded when an engine is created. Without it, everything else of this crate works.
 //!
 //! # Steps
-//! `module`: parse, check, optimise (the pipeline of `-O3`, for this processor whatever the code
-//! was compiled for), emit an object. `link`: an object becomes functions in memory.
+//! `header`: what it says of itself, without LLVM. `module`: parse, check, optimise (the pipeline
+//! of `-O3`, for this processor whatever the code was compiled for), emit an object. `link`: an
+//! object becomes functions in memory.
 //!
 //! # Errors of LLVM
 //! Code is compiled on a thread of its own, with a large stack. An error that LLVM calls fatal, and
@@ -27,6 +28,7 @@
 //! as much. A call: a few ns.
 #[allow(unsafe_code, reason = "calls LLVM")]
 mod ffi;
+mod header;
 #[allow(unsafe_code, reason = "links machine code")]
 mod link;
 #[allow(unsafe_code, reason = "reads and compiles bitcode")]
@@ -41,6 +43,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 pub use crate::native::CODE_MAX;
+pub use header::producer;
 
 /// The major version of the LLVM that compiles bitcode.
 pub const LLVM: u16 = 22;

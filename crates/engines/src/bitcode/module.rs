@@ -8,6 +8,7 @@
 
 use super::ALLOWED;
 use super::ffi::{Context, Llvm, Machine, Module, Owned, Value, diagnose, said};
+use super::header::unwrapped;
 use crate::Refused;
 use crate::native::host;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -30,9 +31,7 @@ fn invalid(text: String) -> Refused {
 
 /// Checks bitcode and compiles it, for the processor of this machine.
 pub(super) fn compile(llvm: &Llvm, code: &[u8], entries: &[String]) -> Result<Vec<u8>, Refused> {
-    if !code.starts_with(b"BC\xc0\xde") {
-        return Err(invalid("it is no LLVM bitcode".into()));
-    }
+    let code = unwrapped(code)?;
     // SAFETY: F2, M1.
     let context: Owned<Context> =
         unsafe { Owned::new((llvm.LLVMContextCreate)(), llvm.LLVMContextDispose) };

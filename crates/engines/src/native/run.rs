@@ -21,7 +21,6 @@ pub(crate) type Entry = unsafe extern "C" fn(*mut u8, u32) -> i32;
 /// The running call of a thread.
 struct Running {
     context: Box<Context>,
-    trap: Option<Trap>,
     /// Bytes on their way between the kernel and the context.
     scratch: Vec<u8>,
 }
@@ -38,13 +37,13 @@ pub(super) fn with<T: Default>(f: impl FnOnce(&mut Context, &mut Vec<u8>) -> Res
     let Some(running) = (unsafe { RUNNING.get().as_mut() }) else {
         return T::default();
     };
-    if running.trap.is_some() {
+    if running.context.stopped().is_some() {
         return T::default();
     }
     match f(&mut running.context, &mut running.scratch) {
         Ok(value) => value,
         Err(trap) => {
-            running.trap = Some(trap);
+            running.context.stop(trap);
             T::default()
         }
     }
@@ -124,7 +123,6 @@ impl Instance for Native {
         }
         let mut running = Running {
             context,
-            trap: None,
             scratch: std::mem::take(&mut self.scratch),
         };
         let to: *mut u8 = self.payload.as_mut_ptr().cast();
@@ -136,14 +134,10 @@ impl Instance for Native {
             entry(to, len as u32)
         };
         RUNNING.set(before);
-        let Running {
-            context,
-            trap,
-            scratch,
-        } = running;
+        let Running { context, scratch } = running;
         self.scratch = scratch;
-        let ended = match (trap, ran) {
-            (Some(trap), _) => Err(trap),
+        let ended = match (context.stopped(), ran) {
+            (Some(trap), _) => Err(trap.clone()),
             (None, 0) => Ok(()),
             (None, code) => Err(Trap::Failed {
                 code,

@@ -2,7 +2,7 @@
 
 use super::OWN_PAGES_MAX;
 use super::cost::{self, Cost, FEATURES, unreadable};
-use super::imports::MODULE;
+use super::imports::{MODULE, OFFERED};
 use crate::Refused;
 use wasmparser::{
     CompositeInnerType, ExternalKind, FuncType, FuncValidatorAllocations, Import, MemoryType,
@@ -13,17 +13,18 @@ use wasmparser::{
 pub(super) struct Known {
     /// The functions that it exports with the type of an entry.
     pub(super) entries: Vec<String>,
-    /// Pages that it has for itself; or why it cannot be given what it imports.
-    pub(super) own: Result<u64, Refused>,
+    /// Pages that it has for itself.
+    pub(super) own: u64,
 }
 
 /// Returns the names of the functions that a module exports with the type of an entry, `(i32, i32)
 /// -> i32`, in its order.
 ///
 /// # Errors
-/// [`Refused::Invalid`]: it is no valid module, or uses what is not offered; or has a function that
-/// runs when it starts, which no limit of a call would hold for; or takes the compiler too much
-/// memory or time.
+/// [`Refused::Import`]: it imports what is not offered. [`Refused::Invalid`]: it is no valid module,
+/// or uses what is not offered; or imports a function as another type than it has; or has a memory
+/// of its own, or a function that runs when it starts, which no limit of a call would hold for; or
+/// takes the compiler too much memory or time.
 pub fn entries(code: &[u8]) -> Result<Vec<String>, Refused> {
     Ok(known(code)?.entries)
 }
@@ -55,14 +56,12 @@ pub(super) fn known(code: &[u8]) -> Result<Known, Refused> {
 #[derive(Default)]
 struct Read {
     cost: Cost,
-    /// Of each type, whether it is that of an entry, and what it takes to enter such a function.
-    types: Vec<(bool, u64)>,
+    /// Each type, and what it takes to enter such a function.
+    types: Vec<(FuncType, u64)>,
     /// The types of all functions, of which the first ones are imported.
     functions: Vec<u32>,
     exports: Vec<(String, u32)>,
     own: u64,
-    has_own_memory: bool,
-    refused: Option<Refused>,
 }
 
 impl Read {
@@ -96,13 +95,14 @@ impl Read {
                             return Err(Refused::Invalid("it has types of objects".into()));
                         };
                         self.cost.add_type(&of)?;
-                        self.types.push((is_entry(&of), cost::entering(&of)));
+                        let entering = cost::entering(&of);
+                        self.types.push((of, entering));
                     }
                 }
             }
             Payload::ImportSection(section) => {
                 for import in section.into_imports() {
-                    self.import(&import.map_err(unreadable)?);
+                    self.import(&import.map_err(unreadable)?)?;
                 }
             }
             Payload::FunctionSection(section) => {
@@ -113,7 +113,12 @@ impl Read {
                     self.functions.push(of);
                 }
             }
-            Payload::MemorySection(section) => self.has_own_memory |= section.count() > 0,
+            Payload::MemorySection(section) if section.count() > 0 => {
+                return Err(Refused::Invalid(
+                    "it has a memory of its own: import `samite.memory` (wasm-ld --import-memory)"
+                        .into(),
+                ));
+            }
             Payload::GlobalSection(section) => self.cost.add_start(u64::from(section.count()))?,
             Payload::ExportSection(section) => {
                 for export in section {
@@ -143,40 +148,62 @@ impl Read {
         Ok(())
     }
 
-    fn import(&mut self, import: &Import<'_>) {
-        let name = format!("{}.{}", import.module, import.name);
-        let wrong = match import.ty {
+    fn import(&mut self, import: &Import<'_>) -> Result<(), Refused> {
+        match import.ty {
             TypeRef::Func(of) => {
                 self.functions.push(of);
-                (import.module != MODULE).then_some(Refused::Import(name))
+                check_function(import, self.types.get(of as usize).map(|(of, _)| of))
             }
-            TypeRef::Memory(memory) if name == "samite.memory" => {
+            TypeRef::Memory(memory) if (import.module, import.name) == (MODULE, "memory") => {
                 self.own = memory.initial;
-                check_memory(&memory).err()
+                check_memory(&memory)
             }
-            _ => Some(Refused::Import(name)),
-        };
-        self.refused = self.refused.take().or(wrong);
+            _ => Err(not_offered(import)),
+        }
     }
 
     fn finish(self) -> Known {
         let is_entry = |index: u32| {
             let of = self.functions.get(index as usize);
             of.and_then(|of| self.types.get(*of as usize))
-                .is_some_and(|(is_entry, _)| *is_entry)
+                .is_some_and(|(of, _)| is_entry(of))
         };
         let entries = (self.exports.into_iter())
             .filter(|(_, index)| is_entry(*index))
             .map(|(name, _)| name)
             .collect();
-        let own_memory = || {
-            let text =
-                "it has a memory of its own: import `samite.memory` (wasm-ld --import-memory)";
-            self.has_own_memory.then(|| Refused::Invalid(text.into()))
-        };
-        let own = self.refused.or_else(own_memory).map_or(Ok(self.own), Err);
+        let own = self.own;
         Known { entries, own }
     }
+}
+
+fn not_offered(import: &Import<'_>) -> Refused {
+    Refused::Import(format!("{}.{}", import.module, import.name))
+}
+
+/// Checks that an imported function is offered, with the type as which it is imported.
+fn check_function(import: &Import<'_>, of: Option<&FuncType>) -> Result<(), Refused> {
+    let mut offered = OFFERED.iter().filter(|_| import.module == MODULE);
+    let offered = offered.find(|(name, ..)| *name == import.name);
+    let Some((name, parameters, results)) = offered else {
+        return Err(not_offered(import));
+    };
+    match of {
+        Some(of) if (of.params(), of.results()) == (*parameters, *results) => Ok(()),
+        _ => Err(Refused::Invalid(format!(
+            "it imports {MODULE}.{name} as {}, which is {}",
+            of.map_or_else(String::new, |of| shown(of.params(), of.results())),
+            shown(parameters, results)
+        ))),
+    }
+}
+
+fn shown(parameters: &[ValType], results: &[ValType]) -> String {
+    let list = |types: &[ValType]| {
+        let types: Vec<String> = types.iter().map(ValType::to_string).collect();
+        format!("({})", types.join(", "))
+    };
+    format!("{} -> {}", list(parameters), list(results))
 }
 
 fn check_memory(memory: &MemoryType) -> Result<(), Refused> {

@@ -20,10 +20,36 @@
 use super::ticker::Clock;
 use super::window::{Private, Window};
 use crate::{Context, PAYLOAD_MAX, Trap};
+use wasmparser::ValType::{self, I32, I64};
 use wasmtime::{Caller, Engine, Linker, ResourceLimiter, StoreLimits, StoreLimitsBuilder};
 
 /// The module from which kernels import.
 pub(super) const MODULE: &str = "samite";
+
+/// A function by its name, with the types of its parameters and results.
+type Offered = (&'static str, &'static [ValType], &'static [ValType]);
+
+/// What [`linker`] offers: a module is checked before it is compiled, and without an engine.
+pub(super) const OFFERED: [Offered; 18] = [
+    ("me", &[], &[I32]),
+    ("units", &[], &[I32]),
+    ("origin", &[], &[I32]),
+    ("hops", &[], &[I32]),
+    ("base", &[I32], &[I32]),
+    ("len", &[I32], &[I64]),
+    ("load64", &[I32, I64], &[I64]),
+    ("store64", &[I32, I64, I64], &[]),
+    ("add64", &[I32, I64, I64], &[I64]),
+    ("cas64", &[I32, I64, I64, I64], &[I64]),
+    ("copy_in", &[I32, I64, I32, I32], &[]),
+    ("copy_out", &[I32, I64, I32, I32], &[]),
+    ("forward", &[I32, I32, I32, I32], &[]),
+    ("spawn", &[I32, I32, I32, I32], &[]),
+    ("reply", &[I32, I32], &[]),
+    ("fail", &[I32, I32, I32], &[]),
+    ("define", &[I32, I32], &[I32]),
+    ("inject", &[I32, I32, I32, I32, I32], &[]),
+];
 
 /// The most elements of a table of functions.
 const TABLE_MAX: usize = 4096;
@@ -335,4 +361,38 @@ fn effects(all: &mut Linker<State>) -> wasmtime::Result<()> {
         },
     )?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use wasmtime::{ExternType, Store};
+
+    #[test]
+    fn the_table_says_what_the_linker_offers() {
+        let wasm = crate::wasm::Wasm::new().unwrap();
+        let mut store = Store::new(&wasm.engine, State::new(wasm.ticker.clock()));
+        let linked: Vec<_> = wasm.linker.iter(&mut store).collect();
+        let shown = |types: Vec<String>| types.join(" ");
+        let linked: BTreeMap<String, [String; 2]> = (linked.into_iter())
+            .map(|(module, name, of)| {
+                assert_eq!(module, MODULE);
+                let ExternType::Func(of) = of.ty(&store) else {
+                    panic!("{name} is no function")
+                };
+                let parameters = of.params().map(|of| of.to_string()).collect();
+                let results = of.results().map(|of| of.to_string()).collect();
+                (name.to_owned(), [shown(parameters), shown(results)])
+            })
+            .collect();
+        let offered: BTreeMap<String, [String; 2]> = (OFFERED.iter())
+            .map(|(name, parameters, results)| {
+                let of = [parameters, results];
+                let of = of.map(|of| shown(of.iter().map(ValType::to_string).collect()));
+                ((*name).to_owned(), of)
+            })
+            .collect();
+        assert_eq!(offered, linked);
+    }
 }

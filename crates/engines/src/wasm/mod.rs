@@ -118,7 +118,6 @@ impl Engine for Wasm {
             return Err(Refused::TooLong { bytes, most });
         }
         let known = entries::known(code)?;
-        let own = known.own?;
         if let Some(missing) = entries.iter().find(|entry| !known.entries.contains(entry)) {
             return Err(Refused::Entry(missing.clone()));
         }
@@ -127,7 +126,7 @@ impl Engine for Wasm {
         Ok(Box::new(Prepared {
             wasm: self.clone(),
             module,
-            own,
+            own: known.own,
             entries: entries.to_vec(),
         }))
     }

@@ -291,6 +291,57 @@ fn code_that_wants_more_than_is_offered_is_refused() {
     assert!(wasm.prepare(b"\0asm\x01\0\0\0garbage", &[]).is_err());
 }
 
+/// What no unit gives to an instance is refused before it is compiled, also without an engine.
+#[test]
+fn imports_are_those_of_the_linker() {
+    let wasm = Wasm::new().unwrap();
+    for (import, says) in [
+        (
+            r#""samite" "nope" (func)"#,
+            "imports samite.nope, which is not",
+        ),
+        (
+            r#""samite" "memory" (func)"#,
+            "imports samite.memory, which is not",
+        ),
+        (
+            r#""samite" "me" (global i32)"#,
+            "imports samite.me, which is not",
+        ),
+        (
+            r#""wasi" "me" (func (result i32))"#,
+            "imports wasi.me, which is not",
+        ),
+        (
+            r#""env" "memory" (memory 1)"#,
+            "imports env.memory, which is not",
+        ),
+        (
+            r#""samite" "me" (func)"#,
+            "samite.me as () -> (), which is () -> (i32)",
+        ),
+        (
+            r#""samite" "reply" (func (param i32 i64))"#,
+            "samite.reply as (i32, i64) -> (), which is (i32, i32) -> ()",
+        ),
+        (
+            r#""samite" "cas64" (func (param i32 i64 i64 i64))"#,
+            "samite.cas64 as (i32, i64, i64, i64) -> (), which is (i32, i64, i64, i64) -> (i64)",
+        ),
+        (r#""samite" "memory" (memory 1 2)"#, "has a maximum"),
+    ] {
+        let text = format!(
+            r#"(module (import {import})
+                (func (export "run") (param i32 i32) (result i32) (i32.const 0)))"#
+        );
+        let code = wat::parse_str(text).unwrap();
+        let refused = entries(&code).unwrap_err();
+        assert!(refused.to_string().contains(says), "{import}: {refused}");
+        let prepared = wasm.prepare(&code, &["run".into()]).map(|_| ());
+        assert_eq!(prepared, Err(refused));
+    }
+}
+
 /// Returns why a module is refused before it is compiled.
 fn refusal(text: &str) -> String {
     let code = wat::parse_str(text).unwrap();

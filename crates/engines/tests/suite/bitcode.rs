@@ -1,7 +1,7 @@
 //! LLVM bitcode.
 
 use crate::build::{self, can_build, compile_text, kernels};
-use samite_engines::bitcode::Bitcode;
+use samite_engines::bitcode::{self, Bitcode};
 use samite_engines::clang;
 use samite_engines::{Context, Engine, Grants, Limits, Refused, Trap};
 use samite_testkit::{fuzz, require};
@@ -69,6 +69,31 @@ fn truncated_bitcode_is_refused() {
         let refused = refusal(&engine, &built.bitcode[..end], "echo");
         assert!(matches!(refused, Refused::Invalid(_)), "{end}: {refused}");
     }
+}
+
+/// Some tools put a header before bitcode, and padding behind it.
+#[test]
+fn bitcode_with_a_header_runs() {
+    let name = "bitcode::bitcode_with_a_header_runs";
+    let (Some(engine), Some(built)) = (engine(name), kernels(name)) else {
+        return;
+    };
+    let code = &built.bitcode;
+    let words = [0x0b17_c0de, 0, 20, code.len() as u32, 7].map(u32::to_le_bytes);
+    let padded = [words.as_flattened(), &code[..], &[0; 12]].concat();
+    for code in [&code[..], &padded] {
+        assert_eq!(bitcode::producer(code), Ok(22));
+        let code = engine.prepare(code, &["echo".into()]).unwrap();
+        let mut instance = code.instance(&Grants::default()).unwrap();
+        let mut context = Box::new(Context::new(0, 1, Grants::default()));
+        context.begin(Limits::default(), 0, 0);
+        let (context, ended) = instance.call(0, context, b"payload");
+        assert_eq!((ended, context.replied()), (Ok(()), Some(&b"payload"[..])));
+    }
+    // Cut inside of the bitcode.
+    let cut = &padded[..padded.len() - 13];
+    let refused = refusal(&engine, cut, "echo").to_string();
+    assert!(refused.contains("no LLVM bitcode"), "{refused}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The threads that compile code, so that calls of other code go on meanwhile: one for code with a
-//! native part, on which LLVM may work for 20 s, and one for the rest. Each starts with its first
-//! job, and ends with the runtime.
+//! native part, on which LLVM may work for 20 s, and one for the rest. The first starts with its
+//! first job, the second with the runtime: it makes the engine for WebAssembly and uses it once, so
+//! that the first code of a process does not wait for 2 ms. LLVM would take 30 ms and some
+//! megabytes of each process, so it comes with the first bitcode. Both end with the runtime.
 //!
 //! # Invariants
 //! L1 The units whose calls need code take turns: much code of one of them holds up that of the
@@ -158,7 +160,7 @@ impl Loader {
 
     fn lane_of(&self, job: &Job) -> &Arc<Lane> {
         let is_native = |part: &Part| {
-            part.processor == Processor::HERE && matches!(part.kind, Kind::Bitcode | Kind::Elf)
+            part.processor.is_here() && matches!(part.kind, Kind::Bitcode | Kind::Elf)
         };
         match job.parts.iter().any(is_native) {
             true => &self.native,
@@ -170,7 +172,7 @@ impl Loader {
     pub(super) fn load(&self, job: Job) {
         let lane = self.lane_of(&job);
         let mut runs = locked(&lane.runs);
-        match self.start(lane, &mut runs) {
+        match self.start(lane, &mut runs, false) {
             Ok(()) => {
                 locked(&lane.jobs).add(job);
                 lane.changed.notify_one();
@@ -189,8 +191,17 @@ impl Loader {
         }
     }
 
+    /// Has the engine for WebAssembly made before code comes. Without a thread, the first code
+    /// tries again.
+    pub(super) fn warm_up(&self) {
+        let mut runs = locked(&self.portable.runs);
+        if let Err(error) = self.start(&self.portable, &mut runs, true) {
+            tracing::debug!(%error, "there is no thread yet that compiles code");
+        }
+    }
+
     /// Starts the thread of a lane, if it does not run yet.
-    fn start(&self, lane: &Arc<Lane>, runs: &mut bool) -> std::io::Result<()> {
+    fn start(&self, lane: &Arc<Lane>, runs: &mut bool, warms_up: bool) -> std::io::Result<()> {
         #[cfg(test)]
         if self
             .has_no_threads
@@ -201,7 +212,15 @@ impl Loader {
         if !*runs {
             let (lane, bitcode) = (lane.clone(), self.bitcode.clone());
             let builder = std::thread::Builder::new().name("samite loader".into());
-            builder.spawn(move || lane.run(|| engines(bitcode)))?;
+            builder.spawn(move || {
+                lane.run(|| {
+                    let engines = engines(bitcode);
+                    if warms_up {
+                        warm_up(&engines);
+                    }
+                    engines
+                });
+            })?;
             *runs = true;
         }
         Ok(())
@@ -309,6 +328,26 @@ fn engines(bitcode: Bitcode) -> Vec<Loadable> {
     ]
 }
 
+#[cfg(not(feature = "wasm"))]
+fn warm_up(_: &[Loadable]) {}
+
+/// Compiles a little WebAssembly and makes an instance of it: the first time takes longer.
+#[cfg(feature = "wasm")]
+fn warm_up(engines: &[Loadable]) {
+    let module = Capsule::from_wat(include_str!("warm_up.wat"));
+    let engine = engines
+        .iter()
+        .flatten()
+        .find(|engine| engine.kind() == Kind::Wasm);
+    if let (Some(engine), Ok(module)) = (engine, module)
+        && let Some(part) = module.parts().first()
+    {
+        let code = engine.prepare(module.part(part), module.entries());
+        let ran = code.map(|code| code.instance(&samite_engines::Grants::default()).map(drop));
+        tracing::debug!(?ran, "the engine for WebAssembly is ready");
+    }
+}
+
 /// Compiles the first part that an engine accepts.
 ///
 /// # Errors
@@ -320,10 +359,7 @@ fn prepare(engines: &[Loadable], job: &Job) -> Result<Ready, String> {
             Ok(engine) => engine.kind(),
             Err((kind, _)) => *kind,
         };
-        let is_for_here = |part: &&Part| {
-            let here = [Processor::Any, Processor::HERE];
-            part.kind == kind && here.contains(&part.processor)
-        };
+        let is_for_here = |part: &&Part| part.kind == kind && part.processor.is_here();
         for part in job.parts.iter().filter(is_for_here) {
             let prepared = match engine {
                 Ok(engine) => check_producer(part).and_then(|()| {
@@ -357,6 +393,14 @@ mod tests {
         Life {
             peer: PeerId(peer),
             incarnation: 1,
+        }
+    }
+
+    /// A processor that this process does not run on.
+    fn other() -> Processor {
+        match Processor::HERE {
+            Processor::Arm => Processor::X86,
+            _ => Processor::Arm,
         }
     }
 
@@ -399,6 +443,38 @@ mod tests {
         assert_eq!(loader.jobs(), 0);
     }
 
+    /// A thread that makes its engine before code comes does the jobs that come then; the module
+    /// that it compiles for that is one that engines take.
+    #[test]
+    fn code_comes_after_the_engine() {
+        let fabric = Fabric::alone(Identity::by_hand("early"), Config::default()).unwrap();
+        let loader = Loader::new();
+        loader.warm_up();
+        let capsule = Capsule::from_wat(include_str!("warm_up.wat")).unwrap();
+        loader.load(Job {
+            id: 7,
+            caller: caller(1),
+            decision: 3,
+            parts: capsule.parts().to_vec(),
+            capsule,
+            fabric: fabric.clone(),
+        });
+        let (id, decision, loaded) = loop {
+            match loader.take() {
+                Some(loaded) => break loaded,
+                None => std::thread::yield_now(),
+            }
+        };
+        assert_eq!((id, decision), (7, 3));
+        let ready = loaded.unwrap();
+        assert!(
+            ready
+                .code
+                .instance(&samite_engines::Grants::default())
+                .is_ok()
+        );
+    }
+
     /// Code with a native part does not hold up other code: it has a thread of its own.
     #[test]
     fn native_code_waits_apart() {
@@ -427,13 +503,18 @@ mod tests {
                 .wasm(*b"x"),
         );
         load(3, Capsule::builder(["run"]).wasm(*b"x"));
+        // Parts for any processor are tried here; those for another one are not.
+        for (id, of) in [(4, Processor::Any), (5, other())] {
+            let native = Capsule::builder(["run"]).bitcode(of, 22, *b"BC");
+            load(id, native.elf(of, *b"\x7fELF").wasm(*b"x"));
+        }
         let ids = |lane: &Lane| {
             let next = || locked(&lane.jobs).next().map(|job| job.id);
             std::iter::from_fn(next).collect::<Vec<u64>>()
         };
         assert_eq!(
             (ids(&loader.native), ids(&loader.portable)),
-            (vec![1, 2], vec![3])
+            (vec![1, 2, 4], vec![3, 5])
         );
     }
 
@@ -483,11 +564,7 @@ mod tests {
         let module = r#"(module (func (export "run") (param i32 i32) (result i32) (i32.const 0)))"#;
         let both = bitcode().wasm(wat::parse_str(module).unwrap());
         assert_eq!(load(both.build().unwrap()), Ok(Kind::Wasm));
-        let other = match Processor::HERE {
-            Processor::Arm => Processor::X86,
-            _ => Processor::Arm,
-        };
-        let elsewhere = Capsule::builder(["run"]).elf(other, *b"\x7fELF");
+        let elsewhere = Capsule::builder(["run"]).elf(other(), *b"\x7fELF");
         let refused = load(elsewhere.build().unwrap()).unwrap_err();
         assert!(refused.contains("no code for this processor"), "{refused}");
     }

@@ -240,6 +240,11 @@ impl Runtime {
         }
     }
 
+    /// Has the engine that most code needs made in the background.
+    pub(crate) fn warm_up(&self) {
+        self.loader.warm_up();
+    }
+
     /// Locks what kernels work with: waits until no kernel runs. What was missed meanwhile is done
     /// by the next [`Upcall::work`].
     ///

@@ -135,6 +135,16 @@ mod kernels {
                 1,
                 core::str::from_utf8(&[b'x'; 300]).unwrap_or_default(),
             )),
+            // It goes on as if nothing had happened, or fails otherwise.
+            16 => {
+                let found = context.load(5, 0).unwrap_or(7);
+                context.store(0, 0, found).unwrap_or_default();
+                context.reply(&found.to_le_bytes()).or(Ok(()))
+            }
+            17 => match context.forward(77, 0, &[]) {
+                Ok(()) => Ok(()),
+                Err(_) => Err(Trap::failed(3, "nowhere to go")),
+            },
             index => {
                 let one = [0; 16][usize::from(index)];
                 context.reply(&[one])
@@ -144,7 +154,7 @@ mod kernels {
 }
 
 /// The cause with which each way of `wrong` ends.
-const CAUSES: [Cause; 17] = [
+const CAUSES: [Cause; 19] = [
     Cause::Failed,
     Cause::Failed,
     Cause::Grant,
@@ -161,6 +171,8 @@ const CAUSES: [Cause; 17] = [
     Cause::Target,
     Cause::Other,
     Cause::Failed,
+    Cause::Grant,
+    Cause::Target,
     Cause::Other,
 ];
 

@@ -1,6 +1,8 @@
 //! Units that send what no honest one sends, and processes that are no units of the job.
 
-use crate::{begin, call, fails, kernel, runs};
+mod capsules;
+
+use crate::{begin, call, fails, failure, kernel, runs};
 use samite_fabric::rpc::Life;
 use samite_fabric::testing::{self, RawFrame};
 use samite_fabric::transport::{Class, Push};
@@ -132,12 +134,15 @@ impl<'a> Raw<'a> {
         self.post(id, &[&[CODE, 0, 0, 0], &words[..], part].concat())
     }
 
-    /// Waits until the call of `head` has failed for want of its code, and returns what is said.
+    /// Waits until the call of `head` has failed at that unit for want of its code, and returns
+    /// what is said.
     fn failed(&self) -> Outcome<String> {
         let (.., bytes) = self.expect(FAIL)?;
         same!(bytes[8..12], SLOT.to_le_bytes());
-        same!(bytes[24], NO_CODE);
-        Ok(String::from_utf8_lossy(&bytes[25..]).into_owned())
+        let (path, text) = failed_at(&bytes)?;
+        // Unit 0 itself would be put before it.
+        same!(path, [1]);
+        Ok(text)
     }
 
     /// Waits until the unit has taken all that was sent to it: it answers a call of `code`.
@@ -155,6 +160,16 @@ impl<'a> Raw<'a> {
             }
         }
     }
+}
+
+/// Returns the way of a call that has failed for want of its code, and what is said: what follows
+/// the head is the cause, whether units are left out of the way, their number, the units, a text.
+fn failed_at(bytes: &[u8]) -> Outcome<(Vec<u32>, String)> {
+    same!(bytes[24..26], [NO_CODE, 0]);
+    let (way, text) = bytes[27..].split_at(4 * usize::from(bytes[26]));
+    let (units, _) = way.as_chunks::<4>();
+    let units = units.iter().map(|unit| u32::from_le_bytes(*unit));
+    Ok((units.collect(), String::from_utf8_lossy(text).into_owned()))
 }
 
 /// Replies with its payload.
@@ -182,6 +197,17 @@ fn honest(fabric: &Fabric, unit: u32) -> Outcome {
         // Unit 0 answers by hand.
         let reply = call(&mobile, 0, &code, b"payload")?.wait()?;
         same!(reply, *b"by hand");
+        // It passes these on to unit 1, as calls of code that nobody has: first with forged bytes,
+        // then with none.
+        for says in [
+            "has sent something else",
+            "no unit that the call went through",
+        ] {
+            let ended = failure(call(&mobile, 0, &code, b"passed on")?.wait())?;
+            same!(ended.cause, Cause::NoCode);
+            same!((&ended.path[..], ended.is_part), (&[2, 0, 1][..], false));
+            check!(ended.text.contains(says), "{ended}");
+        }
     }
     fabric.barrier(&members)?; //  unit 0 sends what it likes
     for to in [1, 2] {
@@ -211,6 +237,7 @@ fn one_by_one(raw: &Raw<'_>) -> Outcome {
         ..*raw
     };
     back.post(0, &reply)?;
+    passed_on(raw, &back)?;
     let members = raw.fabric.job()?;
     raw.fabric.barrier(&members)?;
     forged(raw, from)?;
@@ -246,14 +273,18 @@ fn one_by_one(raw: &Raw<'_>) -> Outcome {
         let text = raw.failed()?;
         check!(text.contains(said), "lie {number}: {text}");
     }
-    // A length that grows behind the first part: there was room for the first one only.
+    // A length that grows behind the first part: there was room for the first one only. Once, the
+    // code may have been signed meanwhile, and is asked for from its beginning.
     let id = 0x1234_5678_1000_0000;
     raw.post(id, &raw.head(CALL))?;
-    raw.expect(FETCH)?;
-    raw.code(id, 0, 1_000, &[7; 300])?;
-    let (_, word, bytes) = raw.expect(FETCH)?;
-    same!((word, &bytes[4..8]), (id, &300_u32.to_le_bytes()[..]));
-    raw.code(id, 300, 4 << 20, &[7; 300])?;
+    for whole in [1_000, 2_000] {
+        let (_, word, bytes) = raw.expect(FETCH)?;
+        same!((word, &bytes[4..8]), (id, &[0; 4][..]));
+        raw.code(id, 0, whole, &[7; 300])?;
+        let (_, word, bytes) = raw.expect(FETCH)?;
+        same!((word, &bytes[4..8]), (id, &300_u32.to_le_bytes()[..]));
+        raw.code(id, 300, 4 << 20, &[7; 300])?;
+    }
     let text = raw.failed()?;
     check!(text.contains(parts), "{text}");
     // Parts that nobody has asked for, and those of a wrong place, are not taken.
@@ -306,6 +337,28 @@ fn one_by_one(raw: &Raw<'_>) -> Outcome {
         raw.post(id, &call)?;
     }
     raw.settle(&code)
+}
+
+/// Passes calls of unit 2 on to unit 1, under the names of code that nobody has: first with forged
+/// bytes, then with none. The failure goes back the whole way.
+fn passed_on(raw: &Raw<'_>, back: &Raw<'_>) -> Outcome {
+    let other = Capsule::from_wat(&kernel("(drop (call $hops))"))?;
+    let whole = other.bytes();
+    for (id, sent) in [(0x77, &whole[..]), (0x78, b"")] {
+        let (_, _, bytes) = raw.expect(CALL)?;
+        raw.post(id, &bytes)?;
+        let (_, word, _) = raw.expect(FETCH)?;
+        same!(word, id);
+        raw.code(id, 0, sent.len() as u32, sent)?;
+        let (from, word, mut failed) = raw.expect(FAIL)?;
+        same!((from, &failed[8..20]), (raw.to, &bytes[8..20]));
+        let (path, text) = failed_at(&failed)?;
+        check!(path == [1], "{path:?}: {text}");
+        failed[26] += 1;
+        failed.splice(27..27, 0_u32.to_le_bytes());
+        back.post(word, &failed)?;
+    }
+    Ok(())
 }
 
 /// Code that is sent with wrong bytes is asked of the other unit that has it.
