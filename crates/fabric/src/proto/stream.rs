@@ -66,9 +66,13 @@ impl Engine {
         let Some(to) = self.ops.get(key).and_then(|op| op.peer) else {
             return Step::Done;
         };
+        let caps = self.route(to).caps;
+        let piece = match caps.fragment {
+            0 => self.costs.stream_piece,
+            fragment => fragment,
+        };
         // An empty fragment would be sent forever.
-        let body_max = self.route(to).caps.body_max;
-        let piece = self.costs.stream_piece.clamp(1, body_max.max(1));
+        let piece = piece.clamp(1, caps.body_max.max(1));
         let Some(op) = self.ops.get(key) else {
             return Step::Done;
         };

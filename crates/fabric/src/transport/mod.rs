@@ -165,6 +165,8 @@ pub struct Caps {
     pub inline_max: u64,
     /// Longest body of a frame, in bytes.
     pub body_max: u64,
+    /// Bytes of the fragments of a long message; 0: what is measured for shared memory.
+    pub fragment: u64,
     /// Whether peers on this node map each other's memory (put, get and atomics are loads and
     /// stores).
     pub map: bool,

@@ -1,21 +1,57 @@
 //! What UCX calls back, and what it has until then: messages, and the ends of connections. The
 //! invariants are those of [`worker`](super).
 
-use super::{EndpointId, HEADER_MAX, MESSAGE_MAX};
+use super::{EndpointId, HEADER_MAX, LONG, MESSAGE_MAX, SPARES};
 use crate::ffi::{self, Endpoint, Status, Ucp};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;
 
 /// What callbacks fill.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) inbox: RefCell<Inbox>,
+    /// Buffers of messages that have left, of [`MESSAGE_MAX`] bytes. A new one for each message
+    /// would cost a page fault for each 4 KiB.
+    spares: RefCell<Vec<Vec<u8>>>,
+    /// Who takes messages at once (W7), and its panic.
+    pub(super) taker: Cell<Option<Taker>>,
+    pub(super) panic: RefCell<Option<Box<dyn Any + Send>>>,
     /// Endpoints that are broken, and were not asked about yet.
     pub(super) broken: RefCell<Vec<EndpointId>>,
     /// The worker ends: what arrives is dropped.
     pub(super) is_ending: Cell<bool>,
+}
+
+/// Takes messages as they arrive; returns false to take no more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taker {
+    take: *mut c_void,
+    call: unsafe fn(*mut c_void, &[u8], &[u8]) -> bool,
+}
+
+impl Taker {
+    pub(super) fn of<F: FnMut(&[u8], &[u8]) -> bool>(take: &mut F) -> Taker {
+        /// Calls what the pointer leads to.
+        ///
+        /// # Safety
+        /// It leads to an `F` that nobody else uses.
+        unsafe fn call<F: FnMut(&[u8], &[u8]) -> bool>(
+            take: *mut c_void,
+            header: &[u8],
+            body: &[u8],
+        ) -> bool {
+            // SAFETY: the caller's promise.
+            unsafe { (*take.cast::<F>())(header, body) }
+        }
+        Taker {
+            take: std::ptr::from_mut(take).cast(),
+            call: call::<F>,
+        }
+    }
 }
 
 /// Messages that have arrived, one behind another.
@@ -72,6 +108,27 @@ pub(super) unsafe fn free<T>(leaked: NonNull<T>) {
     drop(unsafe { Box::from_raw(leaked.as_ptr()) });
 }
 
+impl Shared {
+    /// Returns a buffer of at least this length.
+    pub(super) fn buffer(&self, len: usize) -> Vec<u8> {
+        match len < LONG {
+            true => vec![0; len],
+            false => {
+                let spare = self.spares.borrow_mut().pop();
+                spare.unwrap_or_else(|| vec![0; MESSAGE_MAX])
+            }
+        }
+    }
+
+    /// Takes the buffer of a message that has left.
+    fn give_back(&self, buffer: Vec<u8>) {
+        let mut spares = self.spares.borrow_mut();
+        if buffer.len() == MESSAGE_MAX && spares.len() < SPARES {
+            spares.push(buffer);
+        }
+    }
+}
+
 impl End {
     /// Remembers why nothing more can be sent.
     pub(super) fn breaks(&self, status: Status) {
@@ -88,11 +145,13 @@ impl End {
 
 impl Message {
     /// It is no longer under way.
-    pub(super) fn settled(self: Box<Message>) -> Box<Message> {
+    pub(super) fn settled(mut self: Box<Message>) -> Box<Message> {
         // SAFETY: W4.
         let end = unsafe { self.end.as_ref() };
         end.under_way
             .set(end.under_way.get().saturating_sub(self.cost));
+        // SAFETY: W2.
+        unsafe { end.shared.as_ref() }.give_back(std::mem::take(&mut self.bytes));
         self
     }
 }
@@ -140,14 +199,32 @@ pub(super) unsafe extern "C" fn arrived(
         inbox.refused += 1;
         return ffi::OK;
     }
-    let at = inbox.bytes.len();
-    for (bytes, len) in [(header, header_len), (body.cast_const(), len)] {
-        if len > 0 {
+    let of = |bytes: *const c_void, len: usize| -> &[u8] {
+        match len {
+            0 => &[],
             // SAFETY: UCX has these bytes during the callback.
-            let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len) };
-            inbox.bytes.extend_from_slice(bytes);
+            _ => unsafe { std::slice::from_raw_parts(bytes.cast(), len) },
+        }
+    };
+    let (header, body) = (of(header, header_len), of(body.cast_const(), len));
+    match shared.taker.get().filter(|_| inbox.messages.is_empty()) {
+        Some(taker) => {
+            inbox.taken += 1;
+            drop(inbox);
+            // SAFETY: W7.
+            let take = || unsafe { (taker.call)(taker.take, header, body) };
+            let taken = std::panic::catch_unwind(AssertUnwindSafe(take));
+            if !matches!(taken, Ok(true)) {
+                shared.taker.set(None);
+            }
+            *shared.panic.borrow_mut() = taken.err(); // W6
+        }
+        None => {
+            let at = inbox.bytes.len();
+            inbox.bytes.extend_from_slice(header);
+            inbox.bytes.extend_from_slice(body);
+            inbox.messages.push_back((at, header.len(), body.len()));
         }
     }
-    inbox.messages.push_back((at, header_len, len));
     ffi::OK
 }

@@ -12,7 +12,10 @@
 //!    and nothing is under way on it.
 //! W5 A fork has the memory of the worker, but neither its sockets nor its threads: its user does
 //!    not call it there, and its copy is leaked.
-//! W6 Callbacks do not unwind: they allocate and copy only, and an allocation that fails aborts.
+//! W6 Callbacks do not unwind: they allocate and copy, where an allocation that fails aborts, and
+//!    call the taker of messages, whose panic goes on when UCX has returned.
+//! W7 The taker of messages is set while UCX makes progress only: it lives, and nobody else uses
+//!    it. It cannot call the worker, which is borrowed meanwhile.
 //!
 //! # Files
 //! `mod` (the worker, and its messages) · `endpoints` (opened and closed) · `callbacks` (what
@@ -21,7 +24,7 @@
 mod callbacks;
 mod endpoints;
 
-use self::callbacks::{Closing, End, Message, Shared, arrived, free, leaked, sent};
+use self::callbacks::{Closing, End, Message, Shared, Taker, arrived, free, leaked, sent};
 use crate::Error;
 use crate::ffi::{self, Address, Context, Started, Status, Ucp, Version};
 use crate::signals::Handlers;
@@ -35,6 +38,10 @@ use std::time::{Duration, Instant};
 pub const MESSAGE_MAX: usize = 128 << 10;
 /// Longest header in bytes: every network of UCX takes it.
 const HEADER_MAX: usize = 1024;
+/// Messages from this length on have buffers that are used again.
+const LONG: usize = 4 << 10;
+/// The most buffers that wait to be used again: 2 MiB.
+const SPARES: usize = 16;
 /// Bytes under way on an endpoint, after which it is full.
 pub const LIMIT: u64 = 1 << 20;
 /// What a message takes besides its bytes.
@@ -312,12 +319,13 @@ impl Worker {
         if end.under_way.get() > limit {
             return Sent::Full;
         }
-        let mut bytes = Vec::with_capacity(len);
+        let mut bytes = self.shared().buffer(len);
+        let mut filled = 0;
         for part in header {
-            bytes.extend_from_slice(part);
+            bytes[filled..filled + part.len()].copy_from_slice(part);
+            filled += part.len();
         }
-        bytes.resize(len, 0);
-        write(&mut bytes[header_len..]);
+        write(&mut bytes[header_len..len]);
         let message = Box::new(Message {
             ucp,
             end: at,
@@ -326,7 +334,7 @@ impl Worker {
         });
         end.under_way.set(end.under_way.get() + cost);
         end.is_used.set(true);
-        let (header, body) = message.bytes.split_at(header_len);
+        let (header, body) = message.bytes[..len].split_at(header_len);
         let (header, body) = (
             (header.as_ptr().cast(), header.len()),
             (body.as_ptr().cast(), body.len()),
@@ -357,6 +365,23 @@ impl Worker {
             }
             _ => Sent::Done,
         }
+    }
+
+    /// Lets UCX work, and passes what arrives to `take`, its header and its body, as long as nothing
+    /// waits in the inbox and `take` returns true; what arrives then waits there. Returns whether
+    /// UCX did anything.
+    pub fn progress_into<F: FnMut(&[u8], &[u8]) -> bool>(&mut self, take: &mut F) -> bool {
+        let shared = self.shared;
+        // SAFETY: W2.
+        unsafe { shared.as_ref() }.taker.set(Some(Taker::of(take)));
+        let did = self.progress();
+        // SAFETY: W2.
+        let shared = unsafe { shared.as_ref() };
+        shared.taker.set(None); // W7
+        if let Some(panic) = shared.panic.take() {
+            std::panic::resume_unwind(panic);
+        }
+        did
     }
 
     /// Lets UCX work; returns whether it did anything.

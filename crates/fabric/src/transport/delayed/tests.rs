@@ -12,6 +12,7 @@ const PEER: PeerId = PeerId(5);
 const CAPS: Caps = Caps {
     inline_max: 272,
     body_max: 64 << 10,
+    fragment: 0,
     map: true,
     kernel_copy: true,
     sleeps: true,

@@ -42,6 +42,7 @@ pub(crate) const BODY_MAX: u64 = 64 << 10;
 const CAPS: Caps = Caps {
     inline_max: samite_mem::ring::INLINE_BYTES as u64,
     body_max: BODY_MAX,
+    fragment: 0,
     map: true,
     kernel_copy: true,
     sleeps: true,

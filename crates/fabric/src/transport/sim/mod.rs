@@ -256,6 +256,7 @@ impl Sim {
         Caps {
             inline_max: samite_mem::ring::INLINE_BYTES as u64,
             body_max: scenario.body_max,
+            fragment: 0,
             map: is_near,
             kernel_copy: false,
             sleeps: true,

@@ -32,7 +32,6 @@ mod peers;
 #[cfg(test)]
 mod tests;
 
-use super::shm::BODY_MAX;
 use super::{Caps, Class, Outgoing, Push, Rma, Sink, Sleep, Transport};
 use crate::PeerId;
 use crate::node::{Far, NodeMember};
@@ -46,6 +45,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Longest body of a frame. Over TCP, UCX sends at most 64 KiB at once, its own heads included; of
+/// what is longer, the receiver would put the parts together in memory of its own.
+const BODY_MAX: u64 = 60 << 10;
 /// Bytes under way to a peer, after which it takes no requests.
 const REQUESTS: u64 = LIMIT / 2;
 /// Frames that are delivered in one poll.
@@ -158,6 +160,7 @@ impl Ucx {
 const CAPS: Caps = Caps {
     inline_max: samite_mem::ring::INLINE_BYTES as u64,
     body_max: BODY_MAX,
+    fragment: BODY_MAX, // Each is a system call.
     map: false,
     kernel_copy: false,
     sleeps: true,
@@ -222,7 +225,12 @@ impl Transport for Ucx {
                 break;
             }
             peers.network.count += 1;
-            if !worker.progress() && worker.waiting() == 0 {
+            let mut take = |header: &[u8], body: &[u8]| {
+                peers.frame(header, body, sink);
+                delivered += 1;
+                delivered < POLL_MAX && !sink.satisfied()
+            };
+            if !worker.progress_into(&mut take) && worker.waiting() == 0 {
                 peers.network.is_empty = true;
                 break;
             }
