@@ -7,8 +7,11 @@ use anyhow::{Context, Result, ensure};
 use samite::agent::{self, Secret};
 use samite_launch::{Exit, Host, HostSide, Name, Node, Plan};
 use std::ffi::OsString;
+use std::fs::{File, Permissions};
 use std::io::Write;
 use std::net::{IpAddr, ToSocketAddrs};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -79,16 +82,18 @@ impl HostsArgs {
                 devices: self.host_devices.clone(),
             });
         }
-        let paths = plan.programs.iter().map(|program| &program.command);
-        let cwd = std::env::current_dir().context("this folder is gone")?;
-        if let Some(path) = paths.chain([&cwd]).find(|path| path.to_str().is_none()) {
-            let why = format!("--hosts: {} is no text in UTF-8", path.display());
-            return Err(UsageError(why).into());
-        }
         plan.hosts = hosts;
         plan.secret = Secret::generate();
-        plan.cwd = cwd;
+        plan.cwd = std::env::current_dir().context("this folder is gone")?;
         plan.agent = None;
+        if let Some(path) = plan.path_that_is_no_text() {
+            let why = format!(
+                "--hosts: the path {} is no text in UTF-8, so other machines cannot be told of it: \
+                 rename it; nothing was started",
+                path.display()
+            );
+            return Err(UsageError(why).into());
+        }
         Ok(())
     }
 }
@@ -119,8 +124,9 @@ pub(crate) fn serve() -> Result<ExitCode> {
 /// This machine, as one of several.
 struct Side {
     executable: PathBuf,
-    /// The file with the secret, until the agent has read it.
-    secret: Option<tempfile::NamedTempFile>,
+    /// The file with the secret, until the agent has read it. It has no name, so nothing is left of
+    /// it if this process is killed.
+    secret: Option<File>,
     ends: Option<Ends>,
 }
 
@@ -144,8 +150,10 @@ impl Side {
         }
         reachable(node)?;
         samite::calibration::load_or_measure(|what| tracing::info!(what));
-        let mut secret = tempfile::NamedTempFile::new().context("no file for the secret")?;
+        let mut secret = tempfile::tempfile().context("no file for the secret")?;
+        secret.set_permissions(Permissions::from_mode(0o600))?;
         writeln!(secret, "{}", node.secret)?;
+        let name = format!("/proc/{}/fd/{}", std::process::id(), secret.as_raw_fd());
         let listen = match node.listen.contains(':') {
             true => format!("[{}]:0", node.listen),
             false => format!("{}:0", node.listen),
@@ -160,7 +168,7 @@ impl Side {
             "--node".into(),
             node.name.clone().into(),
             "--secret".into(),
-            secret.path().into(),
+            name.into(),
         ];
         let host = plan.hosts.get(node.host as usize);
         let of_host =

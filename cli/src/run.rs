@@ -332,6 +332,7 @@ fn prepare(
     workflow: Option<&Workflow>,
 ) -> Result<Plan> {
     plan.id = unique(&plan.job)?;
+    plan.starter = Some(executable.to_owned());
     // A separate domain, unless the user gave a name to share.
     plan.domain = args.domain.clone().unwrap_or_else(|| plan.id.clone());
     match args.hosts.are_given() {
@@ -348,7 +349,6 @@ fn prepare(
         }
         doctor::refuse(workflow, &plan.programs, settings, plan.agent.is_some())?;
     }
-    plan.starter = Some(executable.to_owned());
     plan.config = settings.to_units();
     plan.grace = settings.config.launch.grace.get();
     plan.listen = plan.grace / 5;

@@ -6,11 +6,13 @@
 
 use super::tally::Tallies;
 use anyhow::Result;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
 use samite::dsm::log::{Call, Kind, Log, Record, Role};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 /// The track of waits; those of guards follow. Further tracks of waits are this far apart.
@@ -40,11 +42,35 @@ pub(super) fn write(logs: &[Log], path: &Path) -> Result<()> {
     written
 }
 
+/// Writes the trace to a file that has no name until it is whole, where the system has such files:
+/// nothing is left of it if this process is killed before.
 fn write_partial(logs: &[Log], path: &Path) -> Result<()> {
-    let mut out = BufWriter::new(File::create(path)?);
+    let unnamed = unnamed_beside(path);
+    let is_unnamed = unnamed.is_some();
+    let mut out = BufWriter::new(unnamed.map_or_else(|| File::create(path), Ok)?);
     write_to(logs, &mut out)?;
     let file = out.into_inner().map_err(|error| error.into_error())?;
-    Ok(file.sync_all()?)
+    file.sync_all()?;
+    if is_unnamed {
+        // One of an earlier process with this number, which was killed at the next step.
+        _ = std::fs::remove_file(path);
+        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
+    }
+    Ok(())
+}
+
+/// Opens a file without a name in the folder of another one; `None`: the system has no such files
+/// there.
+fn unnamed_beside(path: &Path) -> Option<File> {
+    let folder = path.parent()?;
+    let folder = match folder.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => folder,
+    };
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let opened = open(folder, flags, Mode::from_raw_mode(0o666));
+    opened.ok().map(File::from)
 }
 
 fn write_to(logs: &[Log], out: &mut impl Write) -> Result<()> {

@@ -12,7 +12,7 @@ use crate::run::UsageError;
 use crate::screen::{note, printable, say};
 use anyhow::{Context, Result, ensure};
 use samite::dsm::history::{self, Report};
-use samite::dsm::log::{EXTENSION, Level, Log};
+use samite::dsm::log::{EXTENSION, Level, Log, Run};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -40,7 +40,13 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
         None => crate::settings::resolve(None, &[])?.config.dsm.log_dir,
     };
     let folder = run_folder(&folder)?;
-    let logs = Log::read_run(&folder)?;
+    let Run { logs, not_begun } = Log::read_run(&folder)?;
+    for path in not_begun {
+        note(format_args!(
+            "{} is left out: it ends inside its header, so its process was killed as it began",
+            path.display()
+        ));
+    }
     if let Some(path) = &args.export {
         export::write(&logs, path)
             .with_context(|| format!("cannot write the trace to {}", path.display()))?;

@@ -1,9 +1,12 @@
 //! `samite trace`: what a run of the video did with its chunks.
 
-use crate::domain::output;
+use crate::domain::{output, samite};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const VIDEO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../workflows/video.toml");
 
@@ -124,4 +127,56 @@ fn what_is_no_log_is_said() {
     std::fs::write(&file, "not a log").expect("a scratch folder");
     let foreign = trace(folder.path(), &[]).expect_err("it is none");
     assert!(foreign.contains("a.dsmlog is no event log"), "{foreign}");
+}
+
+/// A process that was killed as it began its log does not make the others' logs useless.
+#[test]
+fn a_log_that_was_not_begun_is_named_and_left_out() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    video("full", folder.path());
+    let runs = std::fs::read_dir(folder.path())
+        .expect("a folder")
+        .flatten();
+    let run = runs.map(|run| run.path()).next().expect("the run has one");
+    std::fs::write(run.join("worker.7-9.1.dsmlog"), "").expect("a file");
+    let run = run.display().to_string();
+    let traced = samite(&["trace", &run, "--check"]).output();
+    let traced = traced.expect("samite can be started");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (said, noted) = (text(&traced.stdout), text(&traced.stderr));
+    assert!(traced.status.success(), "{noted}");
+    assert!(said.contains(": consistent"), "{said}");
+    let expected = "worker.7-9.1.dsmlog is left out: it ends inside its header";
+    assert!(noted.contains(expected), "{noted}");
+}
+
+/// An export that is killed leaves no part of a file, and the last one is what it was.
+#[test]
+fn an_export_that_is_killed_leaves_nothing() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let logs = folder.path().join("logs");
+    video("full", &logs);
+    let exports = folder.path().join("exports");
+    std::fs::create_dir(&exports).expect("a folder");
+    let export = exports.join("trace.json");
+    std::fs::write(&export, "of the last run").expect("a file");
+    // The system kills a process that writes more than it may to a file.
+    let script = r#"ulimit -c 0; ulimit -f 8; exec "$0" trace "$1" --export "$2""#;
+    let killed = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_samite")])
+        .args([&logs, &export])
+        .env("XDG_CONFIG_HOME", "/nonexistent")
+        .output()
+        .expect("sh can be started");
+    let signal = killed.status.signal();
+    assert_eq!(signal, Some(Signal::XFSZ.as_raw()), "{killed:?}");
+    let left = std::fs::read_dir(&exports).expect("a folder").flatten();
+    let left: Vec<PathBuf> = left.map(|entry| entry.path()).collect();
+    assert_eq!(left, [export.as_path()]);
+    let text = std::fs::read_to_string(&export).expect("a file");
+    assert_eq!(text, "of the last run");
+    let path = export.display().to_string();
+    trace(&logs, &["--export", &path]).expect("it is exported");
+    let text = std::fs::read_to_string(&export).expect("a file");
+    serde_json::from_str::<Value>(&text).expect("JSON");
 }

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use std::ffi::OsString;
 use std::io::{PipeReader, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// Far longer than an agent needs, even on a machine that is otherwise busy.
@@ -20,17 +20,49 @@ const LAST_TIMEOUT: Timespec = Timespec {
     tv_nsec: 0,
 };
 
+/// Whoever has an agent started, and may end the wait until it is ready.
+pub(crate) trait Caller {
+    /// Returns what is readable when there is something to hear.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Hears the caller. Returns for how long that has stopped this process.
+    ///
+    /// # Errors
+    /// Why the wait is over.
+    fn hear(&mut self, agent: &Process) -> Result<Duration, Error>;
+}
+
+impl Caller for Option<&Interrupts> {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.map(AsFd::as_fd)
+    }
+
+    fn hear(&mut self, agent: &Process) -> Result<Duration, Error> {
+        let heard = self.map(Interrupts::take).unwrap_or_default();
+        let mut stopped = Duration::ZERO;
+        if heard.stop {
+            let before = Instant::now();
+            stop_with(std::slice::from_ref(agent));
+            stopped = before.elapsed();
+        }
+        match heard.end {
+            Some(signal) => Err(Error::Interrupted { signal }),
+            None => Ok(stopped),
+        }
+    }
+}
+
 /// Starts the agent and waits for its line `ready`.
 pub(crate) fn start(
     plan: &Plan,
     argv: &[OsString],
     children: &ChildWatch,
-    interrupts: Option<&Interrupts>,
+    caller: &mut dyn Caller,
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Process, Error> {
     let (mut agent, stdout) = Process::start_agent(plan, argv)?;
     agent.started().into_iter().for_each(&mut *on_event);
-    match wait_until_ready(&mut agent, stdout, interrupts, on_event)? {
+    match wait_until_ready(&mut agent, stdout, caller, on_event)? {
         Readiness::Ready => Ok(agent),
         Readiness::Closed => {
             // Its log, read up to its end, says why it failed.
@@ -78,24 +110,14 @@ enum Readiness {
 fn wait_until_ready(
     agent: &mut Process,
     mut stdout: PipeReader,
-    interrupts: Option<&Interrupts>,
+    caller: &mut dyn Caller,
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Readiness, Error> {
     let mut deadline = Instant::now() + READY_DEADLINE;
     let mut greeting = Greeting::default();
     loop {
-        if let Some(interrupts) = interrupts {
-            let heard = interrupts.take();
-            if heard.stop {
-                let before = Instant::now();
-                stop_with(std::slice::from_ref(agent));
-                deadline += before.elapsed();
-            }
-            if let Some(signal) = heard.end {
-                return Err(Error::Interrupted { signal });
-            }
-        }
-        // Wait for the line, for what the agent logs, or for a signal.
+        deadline += caller.hear(agent)?;
+        // Wait for the line, for what the agent logs, or for the caller.
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(Readiness::Late);
@@ -107,9 +129,8 @@ fn wait_until_ready(
                 .readers()
                 .map(|reader| PollFd::new(reader, PollFlags::IN)),
         );
-        if let Some(interrupts) = interrupts {
-            fds.push(PollFd::from_borrowed_fd(interrupts.as_fd(), PollFlags::IN));
-        }
+        let caller = caller.fd();
+        fds.extend(caller.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let timeout = Timespec::try_from(left).ok();
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

@@ -1,13 +1,16 @@
 //! How many pipes each unit gets under the limit of open files.
 
 use crate::files;
-use crate::plan::Program;
+use crate::plan::{Plan, Program};
 use crate::{Error, Setup};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors of the launcher itself: standard streams, signals, agent, and the pipes that exist
 /// briefly while a process is started.
 const SLACK: u64 = 24;
+/// Descriptors of the connection with a host: its orders, its reports, and what its start command
+/// prints.
+const OF_HOST: u64 = 3;
 /// Linux's `O_CLOEXEC` on all processors, as `/proc` prints it.
 const CLOSED_BY_EXEC: u64 = 0o2_000_000;
 
@@ -20,42 +23,73 @@ pub(crate) enum Pipes {
     Merged,
 }
 
-/// What the launcher of a job has to open.
+/// What the launcher of a job has to open, or a host of it.
 #[derive(Debug, Clone, Copy)]
 struct Needs {
-    /// Descriptors that the launcher's parent left open in it.
+    /// Descriptors that its parent left open in it.
     inherited: u64,
     units: u64,
+    /// Units that it starts itself, and whose output it reads.
+    own: u64,
     /// Files for the output of units.
     files: u64,
+    /// Connections with hosts.
+    hosts: u64,
     /// Whether a unit's standard error goes elsewhere than its standard output. Both then need a
     /// pipe of their own.
     is_split: bool,
 }
 
 impl Needs {
+    /// Returns the needs of a launcher that starts all units itself.
     fn of(programs: &[Program]) -> Self {
         let is_elsewhere = |setup: &Setup| setup.stdout != setup.stderr;
+        let units = programs.iter().map(|program| u64::from(program.units));
+        let units = units.sum();
         Self {
             inherited: inherited(),
-            units: programs
-                .iter()
-                .map(|program| u64::from(program.units))
-                .sum(),
+            units,
+            own: units,
             files: files::paths(programs).len() as u64,
+            hosts: 0,
             is_split: files::setups(programs).any(is_elsewhere),
         }
     }
 
+    fn of_launcher(plan: &Plan) -> Self {
+        let all = Self::of(&plan.programs);
+        match plan.hosts.len() as u64 {
+            0 => all,
+            // The pipes of units are on their hosts.
+            hosts => Self {
+                own: 0,
+                hosts,
+                ..all
+            },
+        }
+    }
+
+    /// Returns the needs of a host on which these programs run. Their files are at the launcher.
+    fn of_host(programs: &[Program]) -> Self {
+        Self {
+            files: 0,
+            ..Self::of(programs)
+        }
+    }
+
     fn most(&self) -> u64 {
-        2 * self.units + self.files + self.inherited + SLACK
+        2 * self.own + self.others()
     }
 
     fn least(&self) -> u64 {
         match self.is_split {
             true => self.most(),
-            false => self.units + self.files + self.inherited + SLACK,
+            false => self.own + self.others(),
         }
+    }
+
+    fn others(&self) -> u64 {
+        self.files + OF_HOST * self.hosts + self.inherited + SLACK
     }
 }
 
@@ -99,9 +133,17 @@ fn allowed(needs: Needs, limit: Rlimit) -> u64 {
     soft.max(hard.min(needs.most()))
 }
 
-/// Chooses for these programs, and raises the soft limit if that helps.
-pub(crate) fn pipes_for(programs: &[Program]) -> Result<Pipes, Error> {
-    let needs = Needs::of(programs);
+/// Chooses for the launcher of a plan, and raises the soft limit if that helps.
+pub(crate) fn pipes_of_launcher(plan: &Plan) -> Result<Pipes, Error> {
+    pipes_for(Needs::of_launcher(plan))
+}
+
+/// As [`pipes_of_launcher`], for a host on which these programs run.
+pub(crate) fn pipes_of_host(programs: &[Program]) -> Result<Pipes, Error> {
+    pipes_for(Needs::of_host(programs))
+}
+
+fn pipes_for(needs: Needs) -> Result<Pipes, Error> {
     let limit = getrlimit(Resource::Nofile);
     let soft = limit.current.unwrap_or(u64::MAX);
     let allowed = allowed(needs, limit);
@@ -135,12 +177,15 @@ pub(crate) fn processes() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Host;
 
     fn needs(units: u64, files: u64, is_split: bool) -> Needs {
         Needs {
             inherited: 0,
             units,
+            own: units,
             files,
+            hosts: 0,
             is_split,
         }
     }
@@ -173,6 +218,40 @@ mod tests {
             choose(split, 53),
             Err(Error::FileLimit { needed: 54, .. })
         ));
+    }
+
+    /// A launcher opens files and connections, and no pipes of units; a host opens only these.
+    #[test]
+    fn files_of_a_job_on_hosts_are_open_at_its_launcher() {
+        let mut program = Program::new("a", "/bin/sh").units(10);
+        let setup = |rank| Setup {
+            stdout: Some(format!("out-{rank}").into()),
+            ..Setup::default()
+        };
+        program.setups = (0..10).map(setup).collect();
+        let host = |name: &str| Host {
+            name: name.to_owned(),
+            address: name.to_owned(),
+            command: Vec::new(),
+            transports: None,
+            devices: None,
+        };
+        let mut plan = Plan::new("job");
+        plan.programs.push(program.clone());
+        plan.hosts = ["a", "b"].map(host).into();
+        let launcher = Needs::of_launcher(&plan);
+        let needed = 10 + 2 * 3 + SLACK + inherited();
+        assert_eq!((launcher.least(), launcher.most()), (needed, needed));
+        assert!(choose(launcher, needed).is_ok());
+        let refused = choose(launcher, needed - 1);
+        assert!(
+            matches!(&refused, Err(Error::FileLimit { units: 10, needed: most, .. })
+                if *most == needed),
+            "{refused:?}"
+        );
+        // Each unit of a host has two pipes, since its streams go to different places.
+        let here = Needs::of_host(&[program.units(5)]);
+        assert_eq!(here.least(), 2 * 5 + SLACK + inherited());
     }
 
     #[test]

@@ -77,6 +77,29 @@ impl Plan {
         crate::files::check_inputs(self)
     }
 
+    /// Returns a path of the plan that is no text in UTF-8: such a plan cannot be sent to another
+    /// machine, so [`crate::run`] refuses it if it has [`Plan::hosts`].
+    pub fn path_that_is_no_text(&self) -> Option<&Path> {
+        let of_setup = |setup| {
+            let Setup {
+                cwd,
+                stdin,
+                stdout,
+                stderr,
+                ..
+            }: &Setup = setup;
+            [cwd, stdin, stdout, stderr].into_iter().flatten()
+        };
+        let programs = self.programs.iter();
+        let of_programs = programs.flat_map(|program| {
+            let setups = std::iter::once(&program.setup).chain(&program.setups);
+            std::iter::once(&program.command).chain(setups.flat_map(of_setup))
+        });
+        let own = std::iter::once(&self.cwd).chain(&self.starter);
+        let mut paths = own.chain(of_programs).map(PathBuf::as_path);
+        paths.find(|path| path.to_str().is_none())
+    }
+
     /// Creates a job without programs, in a domain of the same name.
     pub fn new(job: impl Into<String>) -> Self {
         let job = job.into();
@@ -398,6 +421,39 @@ mod tests {
             let error = find_program("a", command, folder.path()).expect_err("it is no program");
             assert!(error.to_string().contains(remedy), "{error}");
         }
+    }
+
+    /// Each path of a plan is looked at before the plan is sent, which fails for these.
+    #[test]
+    fn a_path_that_cannot_be_sent_is_found() {
+        use std::os::unix::ffi::OsStrExt;
+        let odd = Path::new(OsStr::from_bytes(b"/scratch/\xff")).to_owned();
+        let change = |which: usize| {
+            let mut plan = Plan::new("job");
+            let mut program = Program::new("a", "/bin/a").args(["b"]);
+            program.setups = vec![Setup::default()];
+            match which {
+                0 => plan.cwd.clone_from(&odd),
+                1 => plan.starter = Some(odd.clone()),
+                2 => program.command.clone_from(&odd),
+                3 => program.setup.cwd = Some(odd.clone()),
+                4 => program.setup.stdin = Some(odd.clone()),
+                5 => program.setups[0].stdout = Some(odd.clone()),
+                6 => program.setups[0].stderr = Some(odd.clone()),
+                // Arguments may be anything.
+                _ => program.setup.args.push(odd.clone().into()),
+            }
+            plan.programs.push(program);
+            plan
+        };
+        for which in 0..7 {
+            let plan = change(which);
+            assert_eq!(plan.path_that_is_no_text(), Some(&*odd), "{which}");
+            assert!(postcard::to_stdvec(&plan).is_err());
+        }
+        let plan = change(7);
+        assert_eq!(plan.path_that_is_no_text(), None);
+        assert!(postcard::to_stdvec(&plan).is_ok());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::service::{self, BlockStoreAnswer, BlockStoreRequest, Capacity, Stagin
 use crate::{Error, Result};
 use samite_fabric::agent;
 use samite_fabric::rpc::{Call, ServiceId};
-use samite_fabric::{Fabric, Identity, Layer, Named};
+use samite_fabric::{Fabric, Identity, Layer, Named, PeerInfo};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::ThreadId;
@@ -277,15 +277,10 @@ impl Client {
             let Answer::BlockStores { mut block_stores } = answer else {
                 return Err(Error::Nonsense(format!("{answer:?}")));
             };
-            // Those of agents are no servers.
             let peers = self.fabric.peers();
-            let is_server = |store: &BlockStoreInfo| {
-                let mut others = peers.iter().filter(|info| !agent::is_host(info));
-                store.peer != self.coordinator && others.any(|info| info.peer == store.peer.id())
-            };
-            block_stores.retain(is_server);
+            block_stores.retain(|store| store.peer != self.coordinator && is_server(store, &peers));
             let waited = begin.elapsed();
-            if self.are_all(&block_stores)
+            if are_all(&block_stores, &peers)
                 || !block_stores.is_empty() && waited >= deadline.min(BEGINNING)
             {
                 return Ok(block_stores);
@@ -298,25 +293,6 @@ impl Client {
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE.1);
         }
-    }
-
-    /// Returns true if, for each program with a server, all ranks have joined.
-    fn are_all(&self, servers: &[BlockStoreInfo]) -> bool {
-        let peers = self.fabric.peers();
-        let identity = |server: &BlockStoreInfo| {
-            let mut peers = peers.iter();
-            let info = peers.find(|info| info.peer == server.peer.id())?;
-            Some(&info.identity)
-        };
-        let known: Vec<&Identity> = servers.iter().filter_map(identity).collect();
-        let same = |one: &Identity, other: &Identity| {
-            (&one.job, &one.program) == (&other.job, &other.program)
-        };
-        let is_whole = |one: &&Identity| {
-            let there = known.iter().filter(|other| same(one, other)).count();
-            there >= one.size as usize
-        };
-        !known.is_empty() && known.len() == servers.len() && known.iter().all(is_whole)
     }
 
     fn wait(&self, deadline: Duration, what: &'static str, call: &mut Call) -> Result<Vec<u8>> {
@@ -340,6 +316,32 @@ impl Client {
             service.turn()
         })
     }
+}
+
+/// Returns the process that keeps a block store, if it is among these peers: another process may
+/// have its number by now.
+fn process_of<'p>(store: &BlockStoreInfo, peers: &'p [PeerInfo]) -> Option<&'p PeerInfo> {
+    let life = (store.peer.id(), store.peer.incarnation());
+    let mut peers = peers.iter();
+    peers.find(|info| (info.peer, info.incarnation) == life)
+}
+
+/// Returns whether a block store is that of a staging server. Those of agents are not.
+fn is_server(store: &BlockStoreInfo, peers: &[PeerInfo]) -> bool {
+    process_of(store, peers).is_some_and(|info| !agent::is_host(info))
+}
+
+/// Returns true if, for each program with a server, all ranks have joined.
+fn are_all(servers: &[BlockStoreInfo], peers: &[PeerInfo]) -> bool {
+    let processes = servers.iter().map(|server| process_of(server, peers));
+    let known: Vec<&Identity> = processes.flatten().map(|info| &info.identity).collect();
+    let same =
+        |one: &Identity, other: &Identity| (&one.job, &one.program) == (&other.job, &other.program);
+    let is_whole = |one: &&Identity| {
+        let there = known.iter().filter(|other| same(one, other)).count();
+        there >= one.size as usize
+    };
+    !known.is_empty() && known.len() == servers.len() && known.iter().all(is_whole)
 }
 
 /// Decodes an answer.
@@ -372,7 +374,7 @@ pub(crate) fn await_coordinator(fabric: &Fabric) -> Result<Peer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use samite_fabric::Config;
+    use samite_fabric::{Config, PeerId};
 
     /// A coordinator that was not told of a second thread takes its wait for a circle.
     #[test]
@@ -392,5 +394,31 @@ mod tests {
             let other = std::thread::scope(|threads| threads.spawn(|| ask(client)).join());
             assert_eq!(other.unwrap(), expected);
         }
+    }
+
+    /// A server that died, and whose number another process has by now, is neither counted nor
+    /// used.
+    #[test]
+    fn servers_are_told_from_those_that_have_their_numbers_now() {
+        let server = |rank: u32, incarnation: u32| PeerInfo {
+            peer: PeerId(7 + rank),
+            incarnation,
+            identity: Identity {
+                program: "servers".into(),
+                rank,
+                size: 2,
+                ..Identity::by_hand("servers")
+            },
+            pid: 1,
+        };
+        let store = |rank: u32, incarnation: u32| BlockStoreInfo {
+            peer: Peer::new(7 + rank, incarnation),
+            capacity: 1,
+        };
+        let peers = [server(0, 3), server(1, 1)];
+        assert!(is_server(&store(0, 3), &peers) && !is_server(&store(0, 2), &peers));
+        assert!(are_all(&[store(0, 3), store(1, 1)], &peers));
+        assert!(!are_all(&[store(0, 2), store(1, 1)], &peers));
+        assert!(!are_all(&[store(0, 3)], &peers));
     }
 }

@@ -200,14 +200,14 @@ fn a_signal_that_is_ignored_stays_ignored() {
 }
 
 /// The message of its state, as `ps` shows it.
-fn state(pid: Pid) -> String {
+pub(super) fn state(pid: Pid) -> String {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     let stat = stat.unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.get(..1));
     state.unwrap_or("gone").to_owned()
 }
 
-fn wait_for_state(pid: Pid, wanted: impl Fn(&str) -> bool) {
+pub(super) fn wait_for_state(pid: Pid, wanted: impl Fn(&str) -> bool) {
     while !wanted(&state(pid)) {
         assert!(!["gone", "Z"].contains(&state(pid).as_str()));
         std::thread::yield_now();

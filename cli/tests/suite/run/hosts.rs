@@ -8,8 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+const MODULE: &str = "suite::run::hosts";
+
 /// The command line of a job on two hosts.
-fn on_two_hosts(start: &str, words: &[&str]) -> Command {
+pub(super) fn on_two_hosts(start: &str, words: &[&str]) -> Command {
     let mut command = samite();
     command
         .args([
@@ -24,8 +26,8 @@ fn on_two_hosts(start: &str, words: &[&str]) -> Command {
     command
 }
 
-fn has_ucx(test: &str) -> bool {
-    let name = samite_testkit::full_name("suite::run::hosts", test);
+pub(super) fn has_ucx(module: &str, test: &str) -> bool {
+    let name = samite_testkit::full_name(module, test);
     let hint = "install libucx0: ci/packages.txt";
     samite_testkit::require(&name, samite::has_ucx(), hint)
 }
@@ -42,7 +44,7 @@ fn printed(job: &mut Child, count: usize) -> Vec<Pid> {
 }
 
 /// Returns the children of a process with this word in their command lines.
-fn children(of: u32, word: &str) -> Vec<Pid> {
+pub(super) fn children(of: u32, word: &str) -> Vec<Pid> {
     let children = format!("/proc/{of}/task/{of}/children");
     let children = std::fs::read_to_string(children).unwrap_or_default();
     let pids = children.split_whitespace().filter(|pid| {
@@ -57,7 +59,7 @@ fn children(of: u32, word: &str) -> Vec<Pid> {
 /// The units of two hosts find each other, sort together, and agree on the result.
 #[test]
 fn units_of_two_hosts_are_one_job() {
-    if !has_ucx("units_of_two_hosts_are_one_job") {
+    if !has_ucx(MODULE, "units_of_two_hosts_are_one_job") {
         return;
     }
     let output = on_two_hosts("env", &["-n", "4", "nas-is", "--class", "S"]).output();
@@ -70,7 +72,7 @@ fn units_of_two_hosts_are_one_job() {
 /// Runs a workflow on two hosts, with its parameters given as `--name value`: it ends well, and
 /// says what is expected.
 fn the_result_is_verified(test: &str, workflow: &str, parameters: &str, expected: &str) {
-    if !has_ucx(test) {
+    if !has_ucx(MODULE, test) {
         return;
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../workflows");
@@ -125,7 +127,7 @@ fn a_solver_and_its_analysis_on_two_hosts() {
 fn the_real_lammps_and_its_analysis_on_two_hosts() {
     let test = "the_real_lammps_and_its_analysis_on_two_hosts";
     if let Err(error) = samite_lammps::Lammps::open(&[]) {
-        let name = samite_testkit::full_name("suite::run::hosts", test);
+        let name = samite_testkit::full_name(MODULE, test);
         samite_testkit::require(&name, false, &error.to_string());
         return;
     }
@@ -168,7 +170,7 @@ fn solvers_share_memory_on_two_hosts() {
 /// Each host has its part of the units, with its own agent; output and exit codes come back.
 #[test]
 fn a_unit_of_another_host_fails_like_any_other() {
-    if !has_ucx("a_unit_of_another_host_fails_like_any_other") {
+    if !has_ucx(MODULE, "a_unit_of_another_host_fails_like_any_other") {
         return;
     }
     let script = r#"echo "in ${SAMITE_DOMAIN##*-}"
@@ -190,7 +192,7 @@ fn a_unit_of_another_host_fails_like_any_other() {
 #[test]
 fn a_slow_reader_gets_all_output() {
     const LINES: usize = 200_000;
-    if !has_ucx("a_slow_reader_gets_all_output") {
+    if !has_ucx(MODULE, "a_slow_reader_gets_all_output") {
         return;
     }
     // More than is kept anywhere on its way.
@@ -237,7 +239,7 @@ fn a_slow_reader_gets_all_output() {
 /// Ctrl-C ends the units of all hosts, also of one that does not answer.
 #[test]
 fn ctrl_c_ends_all_hosts_also_a_stopped_one() {
-    if !has_ucx("ctrl_c_ends_all_hosts_also_a_stopped_one") {
+    if !has_ucx(MODULE, "ctrl_c_ends_all_hosts_also_a_stopped_one") {
         return;
     }
     for stops in [false, true] {
@@ -265,7 +267,10 @@ fn ctrl_c_ends_all_hosts_also_a_stopped_one() {
 /// A launcher that is killed leaves nothing behind on any host.
 #[test]
 fn nothing_stays_on_a_host_when_the_launcher_is_killed() {
-    if !has_ucx("nothing_stays_on_a_host_when_the_launcher_is_killed") {
+    if !has_ucx(
+        MODULE,
+        "nothing_stays_on_a_host_when_the_launcher_is_killed",
+    ) {
         return;
     }
     let script = "sleep 1000 & echo $!; echo $$; wait";
@@ -291,7 +296,7 @@ fn nothing_stays_on_a_host_when_the_launcher_is_killed() {
 /// A host that is lost ends the job, which names it.
 #[test]
 fn a_host_that_is_lost_ends_the_job() {
-    if !has_ucx("a_host_that_is_lost_ends_the_job") {
+    if !has_ucx(MODULE, "a_host_that_is_lost_ends_the_job") {
         return;
     }
     let mut job = on_two_hosts("env", &["-n", "2", "sh", "-c", "echo $$; exec sleep 1000"])
@@ -315,7 +320,7 @@ fn a_host_that_is_lost_ends_the_job() {
 /// A host that goes when the job is ending already is not taken for its cause.
 #[test]
 fn a_host_that_goes_at_the_end_is_not_the_cause() {
-    if !has_ucx("a_host_that_goes_at_the_end_is_not_the_cause") {
+    if !has_ucx(MODULE, "a_host_that_goes_at_the_end_is_not_the_cause") {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -335,7 +340,7 @@ fn a_host_that_goes_at_the_end_is_not_the_cause() {
 /// What goes wrong at the start of a host is said, with the words of its start command.
 #[test]
 fn a_host_that_cannot_begin_is_named() {
-    if !has_ucx("a_host_that_cannot_begin_is_named") {
+    if !has_ucx(MODULE, "a_host_that_cannot_begin_is_named") {
         return;
     }
     let folder = tempfile::tempdir().expect("a scratch folder");
@@ -446,10 +451,10 @@ impl Drop for Sshd {
 /// its host.
 #[test]
 fn a_job_runs_over_ssh() {
-    if !has_ucx("a_job_runs_over_ssh") {
+    if !has_ucx(MODULE, "a_job_runs_over_ssh") {
         return;
     }
-    let name = samite_testkit::full_name("suite::run::hosts", "a_job_runs_over_ssh");
+    let name = samite_testkit::full_name(MODULE, "a_job_runs_over_ssh");
     let has_ssh = Path::new(SSHD).exists();
     let hint = "install openssh-server and openssh-client: ci/packages.txt";
     if !samite_testkit::require(&name, has_ssh, hint) {

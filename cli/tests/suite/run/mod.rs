@@ -2,8 +2,10 @@
 //!
 //! Files: this one (programs, workflows, mistakes) · `ends` (failures, signals, launchers that are
 //! killed) · `limits` (of the system) · `settings` (what is set, and where it is from) · `flow`
-//! (what a workflow file can say of its programs).
+//! (what a workflow file can say of its programs) · `hosts` (jobs on several machines) ·
+//! `connections` (of a launcher with them).
 
+mod connections;
 mod ends;
 mod flow;
 mod hosts;

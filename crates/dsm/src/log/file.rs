@@ -5,7 +5,8 @@
 //!   28 incarnation   32 pid   36 length of the name   40 start, monotonic   48 start, since 1970
 //!   56 boot id, 36 bytes   128 name, up to 384 bytes
 //! ```
-//! A file is read as far as it has whole records: a process that is killed may leave part of one.
+//! A file is read as far as it has whole records: a process that is killed may leave part of one,
+//! or of the header.
 
 use super::record::{Kind, RECORD, Record};
 use super::{Level, Role};
@@ -68,6 +69,16 @@ pub struct Log {
     pub is_cut: bool,
 }
 
+/// The logs of a run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Those that were begun, by path.
+    pub logs: Vec<Log>,
+    /// The files that end inside their header: their processes were killed before they did anything
+    /// with chunks.
+    pub not_begun: Vec<PathBuf>,
+}
+
 impl Header {
     pub(super) fn encode(&self) -> Vec<u8> {
         let name = truncated(&self.name, HEADER - NAME);
@@ -102,11 +113,11 @@ impl Header {
             word.map_or(0, |word| u32::from_le_bytes(*word))
         };
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        if is_cut(bytes) {
+            return Err("ends inside its header".to_owned());
+        }
         if !bytes.starts_with(MAGIC) {
             return Err("is no event log of chunks".to_owned());
-        }
-        if bytes.len() < HEADER {
-            return Err("ends inside its header".to_owned());
         }
         if (word(8), word(12)) != (VERSION, RECORD as u32) {
             return Err(format!(
@@ -169,6 +180,21 @@ impl Log {
         })
     }
 
+    /// As [`Log::read`], but returns `None` if the file ends inside its header.
+    fn read_begun(path: &Path) -> Result<Option<Log>> {
+        let read = |path: &Path| {
+            let mut bytes = Vec::new();
+            let file = std::fs::File::open(path)?;
+            file.take(HEADER as u64).read_to_end(&mut bytes)?;
+            Ok::<_, std::io::Error>(bytes)
+        };
+        // What is no file, or cannot be read, is left to the reader of all of it.
+        match path.is_file() && read(path).is_ok_and(|bytes| is_cut(&bytes)) {
+            true => Ok(None),
+            false => Log::read(path).map(Some),
+        }
+    }
+
     fn of_bytes(path: &Path, mut file: impl Read) -> std::io::Result<Log> {
         let wrong = |why: String| std::io::Error::new(ErrorKind::InvalidData, why);
         let mut bytes = Vec::new();
@@ -220,25 +246,34 @@ impl Log {
         }
     }
 
-    /// Reads the logs of a run: all in a folder.
+    /// Reads the logs of a run: all in a folder. Those that were not begun are left out.
     ///
     /// # Errors
-    /// [`Error::LogUnreadable`]: there is none; one is damaged; they are of different machines, or
-    /// of different boots of one, so that their times cannot be compared; they are of different
-    /// runs.
-    pub fn read_run(folder: &Path) -> Result<Vec<Log>> {
+    /// [`Error::LogUnreadable`]: there is none that was begun; one is damaged; they are of different
+    /// machines, or of different boots of one, so that their times cannot be compared; they are of
+    /// different runs.
+    pub fn read_run(folder: &Path) -> Result<Run> {
         let wrong = |path: &Path, why: String| Error::LogUnreadable {
             path: path.to_owned(),
             why,
         };
         let mut paths = paths_in(folder)?;
         paths.sort();
-        let logs = paths.iter().map(|path| Log::read(path));
-        let logs = logs.collect::<Result<Vec<Log>>>()?;
+        let (mut logs, mut not_begun) = (Vec::new(), Vec::new());
+        for path in paths {
+            match Log::read_begun(&path)? {
+                Some(log) => logs.push(log),
+                None => not_begun.push(path),
+            }
+        }
         let Some(first) = logs.first() else {
+            let beyond = match not_begun.len() {
+                0 => "",
+                _ => " that do not end inside their header",
+            };
             let why = format!(
-                "has no event logs (files *.{EXTENSION}): run with --config dsm.log=full, and \
-                 give the folder of the run"
+                "has no event logs (files *.{EXTENSION}){beyond}: run with --config dsm.log=full, \
+                 and give the folder of the run"
             );
             return Err(wrong(folder, why));
         };
@@ -263,7 +298,7 @@ impl Log {
                 return Err(wrong(&log.path, why));
             }
         }
-        Ok(logs)
+        Ok(Run { logs, not_begun })
     }
 }
 
@@ -281,6 +316,12 @@ fn paths_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let paths: Vec<PathBuf> = paths.collect::<std::io::Result<_>>().map_err(wrong)?;
     let is_log = |path: &PathBuf| path.extension().is_some_and(|end| end == EXTENSION);
     Ok(paths.into_iter().filter(is_log).collect())
+}
+
+/// Returns true for the beginning of a log that ends inside its header.
+fn is_cut(bytes: &[u8]) -> bool {
+    let (begin, _) = bytes.split_at(bytes.len().min(MAGIC.len()));
+    bytes.len() < HEADER && MAGIC.starts_with(begin)
 }
 
 /// Returns the beginning of a text, of at most `most` bytes.
@@ -359,7 +400,8 @@ mod tests {
     #[test]
     fn what_is_no_log_is_said() {
         let said = |bytes: &[u8]| read(bytes).expect_err("it is no log").to_string();
-        assert_eq!(said(b""), "is no event log of chunks");
+        assert_eq!(said(b""), "ends inside its header");
+        assert_eq!(said(b"SAMITEX"), "is no event log of chunks");
         assert_eq!(said(&[7; 1000]), "is no event log of chunks");
         assert_eq!(said(&whole()[..100]), "ends inside its header");
         let changed = |at: usize, to: u8| {

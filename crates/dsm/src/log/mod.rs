@@ -22,7 +22,7 @@ mod client;
 mod file;
 mod record;
 
-pub use self::file::{EXTENSION, Header, Log};
+pub use self::file::{EXTENSION, Header, Log, Run};
 pub(crate) use self::record::is_meeting;
 pub use self::record::{Call, Kind, RECORD, Record};
 
@@ -285,9 +285,9 @@ mod tests {
             }
         });
         drop(log);
-        let mut logs = Log::read_run(folder.path()).expect("it is read");
-        assert_eq!(logs.len(), 1);
-        logs.remove(0)
+        let mut run = Log::read_run(folder.path()).expect("it is read");
+        assert_eq!(run.logs.len(), 1);
+        run.logs.remove(0)
     }
 
     #[test]
@@ -320,7 +320,7 @@ mod tests {
         let logs = [open().expect("the first"), open().expect("the second")];
         logs[0].put(|| record(1));
         flush_all();
-        let read = Log::read_run(folder.path()).expect("they are read");
+        let read = Log::read_run(folder.path()).expect("they are read").logs;
         let lengths: Vec<usize> = read.iter().map(|log| log.records.len()).collect();
         assert_eq!(lengths, [0, 1]); // By name: `...-2.dsmlog` comes first.
         assert!(!read[1].is_closed);
@@ -349,6 +349,33 @@ mod tests {
         }
         let error = Log::read_run(folder.path()).expect_err("they are of two boots");
         assert!(error.to_string().contains("another boot"), "{error}");
+    }
+
+    /// A process that was killed as it began its log leaves an empty file, or part of a header. The
+    /// logs of the others can be read, and its file is named. A file of something else is an error.
+    #[test]
+    fn a_log_that_was_not_begun_is_left_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let header = header(Level::Full);
+        let bytes = header.encode();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).expect("a file");
+            path
+        };
+        let (empty, cut) = (file("a.dsmlog", b""), file("b.dsmlog", &bytes[..100]));
+        let none = Log::read_run(folder.path()).expect_err("none was begun");
+        let said = "that do not end inside their header";
+        assert!(none.to_string().contains(said), "{none}");
+        drop(Writer::create(folder.path(), &header).expect("it is written"));
+        let run = Log::read_run(folder.path()).expect("the others are read");
+        assert_eq!(run.logs.len(), 1);
+        assert_eq!(run.logs[0].header, header);
+        assert_eq!(run.not_begun, [empty, cut]);
+        file("c.dsmlog", b"notes");
+        let other = Log::read_run(folder.path()).expect_err("it is no log");
+        let said = "c.dsmlog is no event log of chunks";
+        assert!(other.to_string().contains(said), "{other}");
     }
 
     #[test]

@@ -208,7 +208,7 @@ fn logs_of(domain: &str) -> Vec<Log> {
     let folder = settings.folder_of(domain);
     let begin = Instant::now();
     loop {
-        let logs = Log::read_run(&folder).expect("the logs can be read");
+        let logs = Log::read_run(&folder).expect("the logs can be read").logs;
         let last = logs.iter().find_map(|log| {
             let names = log.names.iter();
             names

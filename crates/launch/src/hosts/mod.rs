@@ -13,8 +13,10 @@
 //! exit, a grace.
 //!
 //! # Files
-//! `mod` (the launcher's side) · `serve` (the host's side) · `wire` (the bytes between them)
+//! `mod` (the launcher's side) · `serve` (the host's side) · `connection` (its end of it) · `wire`
+//! (the bytes between them)
 
+mod connection;
 mod serve;
 mod wire;
 
@@ -38,6 +40,8 @@ use wire::{Inbox, Outbox};
 
 /// How long a host may take until its agent is ready: a connection, a login, a slow file system.
 const READY: Duration = Duration::from_secs(60);
+/// How long the hosts may take to read that the launcher stops.
+const HEARD: Duration = Duration::from_secs(1);
 
 /// The connection with a host.
 #[derive(Debug)]
@@ -208,11 +212,16 @@ impl Link {
         if self.over.is_none() {
             fds.push(PollFd::new(&self.reports, PollFlags::IN));
         }
-        let orders = self.orders.as_ref().filter(|_| !self.outbox.is_empty());
-        fds.extend(orders.map(|orders| PollFd::new(orders, PollFlags::OUT)));
+        fds.extend(self.unwritten());
         let errors = self.output.readers();
         fds.extend(errors.map(|reader| PollFd::new(reader, PollFlags::IN)));
         fds
+    }
+
+    /// Returns what takes the orders that are not written yet.
+    fn unwritten(&self) -> Option<PollFd<'_>> {
+        let orders = self.orders.as_ref().filter(|_| !self.outbox.is_empty());
+        orders.map(|orders| PollFd::new(orders, PollFlags::OUT))
     }
 
     fn failed(&self, why: &str) -> Error {
@@ -248,7 +257,7 @@ impl Hosts {
         // All logins at once; the agents one behind the first one.
         let links = plan.hosts.iter().map(Link::start);
         let links = links.map(|link| Ok(Rc::new(RefCell::new(link?))));
-        let hosts = Hosts {
+        let mut hosts = Hosts {
             links: links.collect::<Result<_, Error>>()?,
             are_ending: false,
             beaten: None,
@@ -256,7 +265,7 @@ impl Hosts {
         let mut until = Instant::now() + READY;
         let mut join = None;
         for first in [true, false] {
-            let some = hosts.links.iter().enumerate();
+            let some = hosts.links.iter().cloned().enumerate();
             let some: Vec<_> = some.filter(|(host, _)| (*host == 0) == first).collect();
             for (host, link) in &some {
                 let of_plan = &plan.hosts[*host];
@@ -280,7 +289,7 @@ impl Hosts {
 
     /// Waits until the agent of a host is ready; returns its address.
     fn wait_until_ready(
-        &self,
+        &mut self,
         link: &RefCell<Link>,
         until: &mut Instant,
         interrupts: Option<&Interrupts>,
@@ -293,7 +302,7 @@ impl Hosts {
             }
             if heard.stop {
                 let before = Instant::now();
-                stop_with(&[]);
+                self.hold(|| stop_with(&[]));
                 *until += before.elapsed();
             }
             // The first that fails is named, whichever is waited for.
@@ -308,6 +317,8 @@ impl Hosts {
                 let why = format!("its agent was not ready within {} s", READY.as_secs());
                 return Err(link.borrow().failed(&why));
             }
+            self.beat();
+            let left = left.min(BEAT);
             let links = self.borrow();
             let mut fds = self.fds(&links);
             if let Some(interrupts) = interrupts {
@@ -385,11 +396,37 @@ impl Hosts {
                 link.order(&Order::Pause(is_full));
             }
         }
+        self.beat();
+    }
+
+    /// Tells the hosts that the launcher is there, if that is due.
+    fn beat(&mut self) {
         let is_due = self.beaten.is_none_or(|at| at.elapsed() >= BEAT);
         if is_due && self.are_there() {
             self.beaten = Some(Instant::now());
             self.tell(&Order::Beat);
         }
+    }
+
+    /// Stops the launcher by `stop`, which returns when it is continued: the hosts do not expect to
+    /// hear it meanwhile. One that does not read that is not waited for.
+    pub(crate) fn hold(&mut self, stop: impl FnOnce()) {
+        self.tell(&Order::Hold(true));
+        let until = Instant::now() + HEARD;
+        loop {
+            let links = self.borrow();
+            let mut fds: Vec<_> = links.iter().filter_map(|link| link.unwritten()).collect();
+            let left = until.saturating_duration_since(Instant::now());
+            if fds.is_empty() || left.is_zero() {
+                break;
+            }
+            let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+            drop(fds);
+            drop(links);
+            self.links.iter().for_each(|link| link.borrow_mut().write());
+        }
+        stop();
+        self.tell(&Order::Hold(false));
     }
 
     /// Returns whether the host of a unit is gone.
@@ -429,3 +466,6 @@ impl Hosts {
         first
     }
 }
+
+#[cfg(test)]
+mod tests;

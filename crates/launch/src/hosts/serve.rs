@@ -1,7 +1,8 @@
 //! The host's side: `samite host` starts the agent of its machine and the units that the launcher
 //! names, and reports what they print and how they end.
 
-use super::wire::{BEAT, Inbox, Node, Order, Outbox, Place, Report, SILENCE};
+use super::connection::{Wire, time_until};
+use super::wire::{Node, Order, Outbox, Place, Report};
 use crate::agent;
 use crate::error::{Error, Exit};
 use crate::files::OutputFiles;
@@ -13,12 +14,10 @@ use crate::reap::{ended_child, reap_ended};
 use crate::signals::ChildWatch;
 use crate::spawn::Process;
 use crate::units::Units;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
-use std::os::fd::AsFd;
 use std::time::Instant;
 
 /// Reports that the launcher has not taken, in bytes, after which no output is read.
@@ -49,13 +48,17 @@ pub trait HostSide {
 /// [`Error::System`].
 pub fn serve(side: &mut dyn HostSide) -> Result<(), Error> {
     let mut wire = Wire::of_process()?;
-    let Some((mut plan, node)) = wire.wait_for_begin()? else {
+    let Some((mut plan, node)) = wire.orders.wait_for_begin()? else {
         return Ok(());
     };
     let children = ChildWatch::install()?;
     let argv = match begin(side, &mut plan, &node) {
         Ok(argv) => argv,
         Err(why) => return wire.refuse(why),
+    };
+    let pipes = match limits::pipes_of_host(&of_host(&plan, node.host as usize)) {
+        Ok(pipes) => pipes,
+        Err(error) => return wire.refuse(error.to_string()),
     };
     // As that of a launcher: this process may be killed.
     let guard = plan.starter.as_deref().map(Guard::start).transpose();
@@ -65,7 +68,7 @@ pub fn serve(side: &mut dyn HostSide) -> Result<(), Error> {
             wire.outbox.push(&line_of(None, line));
         }
     };
-    let agent = match agent::start(&plan, &argv, &children, None, &mut log) {
+    let agent = match agent::start(&plan, &argv, &children, &mut wire.orders, &mut log) {
         Ok(agent) => agent,
         Err(error) => return wire.refuse(error.to_string()),
     };
@@ -76,7 +79,6 @@ pub fn serve(side: &mut dyn HostSide) -> Result<(), Error> {
         Ok(address) => wire.outbox.push(&Report::Ready { address }),
         Err(why) => return wire.refuse(why),
     }
-    let pipes = limits::pipes_for(&of_host(&plan, node.host as usize))?;
     let mut host = Host {
         units: Units::new(&plan, pipes, OutputFiles::default()),
         numbers: agent.child().into_iter().map(|pid| (pid, 0)).collect(),
@@ -87,8 +89,6 @@ pub fn serve(side: &mut dyn HostSide) -> Result<(), Error> {
         wire,
         is_paused: false,
         is_ending: false,
-        heard: Instant::now(),
-        is_held: false,
     };
     host.run(side)
 }
@@ -112,76 +112,6 @@ fn begin(side: &mut dyn HostSide, plan: &mut Plan, node: &Node) -> Result<Vec<Os
     side.agent(plan, node)
 }
 
-/// Standard input and output.
-struct Wire {
-    orders: File,
-    inbox: Inbox,
-    reports: File,
-    outbox: Outbox,
-}
-
-impl Wire {
-    fn of_process() -> Result<Wire, Error> {
-        let open = || {
-            let orders = std::io::stdin().as_fd().try_clone_to_owned()?;
-            let reports = std::io::stdout().as_fd().try_clone_to_owned()?;
-            rustix::io::ioctl_fionbio(&orders, true)?;
-            rustix::io::ioctl_fionbio(&reports, true)?;
-            Ok((File::from(orders), File::from(reports)))
-        };
-        let opened: std::io::Result<(File, File)> = open();
-        let opened = opened.map_err(|error| Error::system("use its standard streams", error));
-        let (orders, reports) = opened?;
-        Ok(Wire {
-            orders,
-            inbox: Inbox::default(),
-            reports,
-            outbox: Outbox::default(),
-        })
-    }
-
-    /// Waits for the first order; `None`: the launcher is gone.
-    fn wait_for_begin(&mut self) -> Result<Option<(Plan, Node)>, Error> {
-        loop {
-            let mut fds = [PollFd::new(&self.orders, PollFlags::IN)];
-            let _ = poll(&mut fds, None);
-            match self.read()? {
-                (orders, _) if !orders.is_empty() => {
-                    for order in orders {
-                        if let Order::Begin { plan, node } = order {
-                            return Ok(Some((*plan, node)));
-                        }
-                    }
-                }
-                (_, true) => {}
-                (_, false) => return Ok(None),
-            }
-        }
-    }
-
-    fn read(&mut self) -> Result<(Vec<Order>, bool), Error> {
-        let read = self.inbox.read_from(&mut self.orders);
-        read.map_err(|source| Error::system("understand its orders", source))
-    }
-
-    /// Says why this host cannot begin, and waits until that is read.
-    fn refuse(&mut self, why: String) -> Result<(), Error> {
-        self.outbox.push(&Report::CannotBegin { why });
-        self.flush();
-        Ok(())
-    }
-
-    /// Writes all reports, unless the launcher is gone.
-    fn flush(&mut self) {
-        while !self.outbox.is_empty() && self.outbox.write_to(&mut self.reports).is_ok() {
-            if !self.outbox.is_empty() {
-                let mut fds = [PollFd::new(&self.reports, PollFlags::OUT)];
-                let _ = poll(&mut fds, None);
-            }
-        }
-    }
-}
-
 struct Host<'a> {
     units: Units<'a>,
     /// The agent, then the units in the order of their starts; one that is started again has the
@@ -195,33 +125,26 @@ struct Host<'a> {
     wire: Wire,
     is_paused: bool,
     is_ending: bool,
-    /// When the launcher was heard last, and whether it is stopped.
-    heard: Instant,
-    is_held: bool,
 }
 
 impl Host<'_> {
     fn run(&mut self, side: &mut dyn HostSide) -> Result<(), Error> {
         loop {
-            self.wait()?;
-            let (orders, is_open) = self.wire.read()?;
-            if !orders.is_empty() {
-                self.heard = Instant::now();
-            }
-            for order in orders {
+            self.wire.orders.read()?;
+            while let Some(order) = self.wire.orders.waiting.pop_front() {
                 self.obey(order, side);
             }
-            let is_silent = !self.is_held && self.heard.elapsed() > SILENCE;
             self.processes[0].1.kill_if_late(Instant::now());
             self.reap();
-            let is_over = self.is_ending && self.processes[0].1.has_ended();
-            if is_over {
-                self.wire.flush();
+            if self.is_ending && self.processes[0].1.has_ended() {
+                return self.wire.flush();
             }
-            let is_gone = self.wire.outbox.write_to(&mut self.wire.reports).is_err();
-            if !is_open || is_over || is_gone || is_silent {
+            let wire = &mut self.wire;
+            let is_gone = wire.outbox.write_to(&mut wire.reports).is_err();
+            if is_gone || wire.orders.are_over() {
                 return Ok(()); // What is left is killed as it is dropped.
             }
+            self.wait()?;
         }
     }
 
@@ -229,7 +152,7 @@ impl Host<'_> {
         let reads = !self.is_paused && self.wire.outbox.len() < WAITING_MAX;
         let mut fds = vec![
             PollFd::new(&self.children, PollFlags::IN),
-            PollFd::new(&self.wire.orders, PollFlags::IN),
+            PollFd::new(&self.wire.orders.pipe, PollFlags::IN),
         ];
         if !self.wire.outbox.is_empty() {
             fds.push(PollFd::new(&self.wire.reports, PollFlags::OUT));
@@ -238,13 +161,8 @@ impl Host<'_> {
         let all = self.processes.iter().filter(|_| reads);
         let readers = all.flat_map(|(_, process)| process.output.readers());
         fds.extend(readers.map(|reader| PollFd::new(reader, PollFlags::IN)));
-        let next = self.processes[0].1.kill_at;
-        let next = next.map_or(self.heard + SILENCE, |at| at.min(self.heard + SILENCE));
-        // At least a moment, if the launcher is stopped for long.
-        let left = next
-            .saturating_duration_since(Instant::now())
-            .max(BEAT / 10);
-        let left = Timespec::try_from(left).ok();
+        let next = [self.processes[0].1.kill_at, self.wire.orders.until()];
+        let left = time_until(next.into_iter().flatten().min());
         match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(source) => return Err(Error::system("wait for its units", source)),
@@ -267,7 +185,8 @@ impl Host<'_> {
 
     fn obey(&mut self, order: Order, side: &mut dyn HostSide) {
         match order {
-            Order::Begin { .. } => {}
+            // Those that concern the connection were heard as they arrived.
+            Order::Begin { .. } | Order::Beat | Order::Hold(_) => {}
             Order::Start(place) => self.start(place),
             Order::Signal(place, signal) => {
                 let index = self.places.get(&place);
@@ -282,8 +201,6 @@ impl Host<'_> {
                 }
             }
             Order::Pause(is_paused) => self.is_paused = is_paused,
-            Order::Beat => {}
-            Order::Hold(is_held) => self.is_held = is_held,
             Order::End => {
                 self.is_ending = true;
                 let grace = self.units.plan.grace;

@@ -93,6 +93,7 @@ pub(crate) struct Outbox(Vec<u8>);
 
 impl Outbox {
     pub(crate) fn push<T: Serialize>(&mut self, message: &T) {
+        // A plan of which a path is no text was refused before.
         let bytes = postcard::to_stdvec(message).expect("plain data is encodable");
         let len = bytes.len() as u32;
         self.0.extend_from_slice(&len.to_le_bytes());
@@ -132,6 +133,11 @@ impl Outbox {
 pub(crate) struct Inbox(Vec<u8>);
 
 impl Inbox {
+    /// Returns the number of bytes that have arrived of the next message.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Reads once. Returns the messages that are complete now, and whether more may follow.
     ///
     /// # Errors

@@ -162,11 +162,11 @@ impl Job<'_> {
             return Ok(());
         }
         self.units.hosts.tell(&Order::End);
-        let until = Instant::now() + self.grace;
+        let mut until = Instant::now() + self.grace;
         while Instant::now() < until && !matches!(self.ending, Some(Ending::Killed)) {
             self.units.hosts.before_wait(false);
             self.units.hosts.serve(on_event);
-            self.hear_interrupts();
+            until += self.hear_interrupts();
             if !self.units.hosts.are_left() {
                 return Ok(());
             }

@@ -27,7 +27,7 @@ use crate::cause::{Claim, Disagreement, Failure};
 use crate::error::{Error, Exit};
 use crate::files::OutputFiles;
 use crate::guard::Guard;
-use crate::hosts::{BEAT, Hosts, Order, Place};
+use crate::hosts::{BEAT, Hosts, Place};
 use crate::limits;
 use crate::output::Event;
 use crate::plan::{Name, Plan};
@@ -62,11 +62,9 @@ pub fn run(
         });
     }
     check_length(plan)?;
+    check_paths(plan)?;
     // The limit is raised before the files are opened.
-    let pipes = match plan.hosts.is_empty() {
-        true => limits::pipes_for(&plan.programs)?,
-        false => limits::pipes_for(&[])?, // Those of units are on their hosts.
-    };
+    let pipes = limits::pipes_of_launcher(plan)?;
     let files = OutputFiles::create(plan)?;
     let children = ChildWatch::install()?;
     let guard = plan.starter.as_deref().map(Guard::start).transpose();
@@ -75,7 +73,8 @@ pub fn run(
     let hosts = Hosts::start(plan, interrupts, on_event)?;
     let agent = match &plan.agent {
         Some(argv) if !hosts.are_there() => {
-            Some(agent::start(plan, argv, &children, interrupts, on_event)?)
+            let mut caller = interrupts;
+            Some(agent::start(plan, argv, &children, &mut caller, on_event)?)
         }
         _ => None,
     };
@@ -131,6 +130,19 @@ fn check_length(plan: &Plan) -> Result<(), Error> {
         return Err(Error::SettingsTooLong { job, bytes, most });
     }
     Ok(())
+}
+
+/// Refuses paths that cannot be sent to hosts.
+fn check_paths(plan: &Plan) -> Result<(), Error> {
+    let odd = plan.path_that_is_no_text();
+    match odd.filter(|_| !plan.hosts.is_empty()) {
+        None => Ok(()),
+        Some(path) => {
+            let why = format!("the path {} is no text in UTF-8", path.display());
+            let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, why);
+            Err(Error::system("send its plan to hosts", source))
+        }
+    }
 }
 
 struct Job<'a> {
@@ -392,17 +404,20 @@ impl Job<'_> {
         Some(exit)
     }
 
-    fn hear_interrupts(&mut self) {
-        let Some(interrupts) = self.interrupts else {
-            return;
+    /// Returns for how long the launcher was stopped.
+    fn hear_interrupts(&mut self) -> Duration {
+        let heard = self.interrupts.map(Interrupts::take).unwrap_or_default();
+        let stopped = match heard.stop {
+            true => self.stop(),
+            false => Duration::ZERO,
         };
-        let heard = interrupts.take();
-        if heard.stop {
-            self.stop();
+        if let Some(signal) = heard.end {
+            self.interrupted(signal);
         }
-        let Some(signal) = heard.end else {
-            return;
-        };
+        stopped
+    }
+
+    fn interrupted(&mut self, signal: i32) {
         // The end may have begun for another reason. The units are then cleaning up, and one signal
         // does not interrupt that.
         let is_another = self.wishes.is_another(Instant::now());
@@ -415,12 +430,10 @@ impl Job<'_> {
         }
     }
 
-    /// Stops everything until the launcher is continued; the time is not counted.
-    fn stop(&mut self) {
+    /// Stops everything until the launcher is continued. Returns for how long, which is not counted.
+    fn stop(&mut self) -> Duration {
         let before = Instant::now();
-        self.units.hosts.tell(&Order::Hold(true));
-        stop_with(&self.processes);
-        self.units.hosts.tell(&Order::Hold(false));
+        self.units.hosts.hold(|| stop_with(&self.processes));
         let stopped = before.elapsed();
         let mut times: Vec<&mut Option<Instant>> = vec![&mut self.until, &mut self.hang_up_at];
         if let Some(Ending::Listening { until }) = &mut self.ending {
@@ -439,6 +452,7 @@ impl Job<'_> {
             *at = at.checked_add(stopped).unwrap_or(*at);
         }
         self.wishes.leave_out(stopped);
+        stopped
     }
 
     fn time_out(&mut self) {

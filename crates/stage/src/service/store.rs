@@ -7,6 +7,7 @@ use super::{CoordinatorService, SOON, life, own};
 use crate::client::{BEGINNING, COORDINATOR};
 use crate::protocol::{Peer, Report, Request};
 use crate::{Error, Result};
+use samite_fabric::Error::Timeout;
 use samite_fabric::Fabric;
 use samite_fabric::agent::{self, Host, Lost, Owned};
 use samite_fabric::rpc::{Call, ServiceId};
@@ -81,7 +82,7 @@ impl BlockStoreService {
         let find = || self.find_coordinator();
         let found = fabric.wait_stepping_within(BEGINNING, COORDINATOR, &[], find, || false);
         let to = match found {
-            Err(samite_fabric::Error::Timeout { .. }) => return Err(Error::NoCoordinator),
+            Err(Timeout { .. }) => return Err(Error::NoCoordinator),
             found => life(found?),
         };
         // Answered after the introduction was heard.
@@ -134,11 +135,16 @@ impl BlockStoreService {
             }
             Found::Asked(coordinator, call) => {
                 let coordinator = *coordinator;
-                if call.take()?.is_ok() {
-                    self.found = Found::Coordinator(coordinator);
-                    self.tell(self.block_store.introduction());
-                } else {
-                    self.found = Found::Nobody; // It does not serve yet, or is gone.
+                match call.wait(Duration::ZERO, COORDINATOR) {
+                    Ok(_) => {
+                        self.found = Found::Coordinator(coordinator);
+                        self.tell(self.block_store.introduction());
+                    }
+                    Err(Timeout { .. }) => {} // It has not answered yet.
+                    Err(_) => {
+                        // It does not serve yet, or is gone: it is looked for as at the beginning.
+                        (self.found, self.began) = (Found::Nobody, Instant::now());
+                    }
                 }
             }
         }
@@ -279,5 +285,66 @@ impl agent::Service for BlockStoreService {
     /// Sends their messages to the peers that take them now.
     fn end(&mut self) {
         self.clients.send_again();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Staging;
+    use super::*;
+    use samite_fabric::Match;
+    use samite_fabric::transport::sim::Scenario;
+
+    /// A head that does not serve yet refuses the question. The store asks again, so it finds the
+    /// coordinator once there is one. A look neither waits nor gives up a question that is open.
+    #[test]
+    fn a_store_that_was_refused_asks_again() {
+        const GO: u64 = 1;
+        const DONE: u64 = 2;
+        let head = |fabric: &Fabric| {
+            // Until it is told, it refuses what it is asked.
+            fabric.recv(Match::any(GO), &mut [])?;
+            let mut staging = Staging::new(fabric, Capacity::of_memory(1 << 20));
+            staging.run(|fabric| fabric.probe(Match::any(DONE)).is_none())
+        };
+        let asks = |fabric: &Fabric| -> Result<()> {
+            let head = fabric.job()?[0];
+            let capacity = Capacity::of_memory(1 << 20);
+            let mut store = BlockStoreService::new(fabric, Found::Nobody, None, capacity);
+            let question = |store: &BlockStoreService| match &store.found {
+                Found::Asked(_, call) => Some(call.id()),
+                _ => None,
+            };
+            let ask = || {
+                store.find_coordinator();
+                question(&store)
+            };
+            let asked = fabric.wait_stepping("a head", &[], ask, || false)?;
+            let before = fabric.now();
+            assert_eq!(store.find_coordinator(), None);
+            assert_eq!(question(&store), Some(asked));
+            assert!(fabric.now() - before < SOON);
+            let refused = || {
+                store.find_coordinator();
+                matches!(store.found, Found::Nobody).then_some(())
+            };
+            fabric.wait_stepping("a refusal", &[], refused, || false)?;
+            fabric.send(head, GO, &[])?;
+            let find = || store.find_coordinator();
+            let found = fabric.wait_stepping("the coordinator", &[], find, || false)?;
+            assert_eq!(found.id(), head);
+            Ok(fabric.send(head, DONE, &[])?)
+        };
+        for seed in 0..4 {
+            let ends =
+                Scenario::new(seed, 2)
+                    .with_host()
+                    .run(|fabric| match fabric.identity().unit {
+                        0 => head(fabric),
+                        _ => asks(fabric),
+                    });
+            ends.into_iter()
+                .for_each(|end| end.expect("nobody is lost"));
+        }
     }
 }

@@ -175,3 +175,30 @@ fn standard_input_is_what_an_earlier_program_writes() {
     result.expect("all end well");
     assert_eq!(seen.lines, ["[solver.0] made\n"]);
 }
+
+/// A plan that cannot be sent to hosts is refused before a file of it is made or a host started.
+#[test]
+fn a_path_that_is_no_text_is_for_this_machine_only() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"\xff"));
+    let mut echo = sh("echo", "echo hi");
+    echo.setup.stdout = Some(odd.clone());
+    let mut plan = plan([echo]);
+    let started = folder.path().join("started");
+    plan.hosts.push(samite_launch::Host {
+        name: "a".to_owned(),
+        address: "10.0.0.1".to_owned(),
+        command: vec!["touch".into(), started.clone().into()],
+        transports: None,
+        devices: None,
+    });
+    let (result, _) = watch(&plan, |_, _| {});
+    let error = result.expect_err("it cannot be sent");
+    assert!(matches!(error, Error::System { .. }), "{error}");
+    assert!(!odd.exists() && !started.exists());
+    plan.hosts.clear();
+    let (result, _) = watch(&plan, |_, _| {});
+    result.expect("it need not be sent");
+    assert_eq!(std::fs::read(&odd).expect("it was made"), b"hi\n");
+}
