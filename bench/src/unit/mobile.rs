@@ -346,8 +346,8 @@ impl Linked {
         })
     }
 
-    /// The time of a call of moved code, without that of a call of the function. The difference says
-    /// nothing about how many calls take long enough, so their number is fixed.
+    /// The time of a call of moved code, without that of a call of the function. The difference
+    /// says nothing about how many calls take long enough, so their number is fixed.
     fn above(&self) -> Result<f64> {
         const ROUNDS: u64 = 100;
         const AT_ONCE: u64 = 1000;

@@ -430,7 +430,8 @@ impl Job<'_> {
         }
     }
 
-    /// Stops everything until the launcher is continued. Returns for how long, which is not counted.
+    /// Stops everything until the launcher is continued. Returns for how long, which is not
+    /// counted.
     fn stop(&mut self) -> Duration {
         let before = Instant::now();
         self.units.hosts.hold(|| stop_with(&self.processes));

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! N1 `origin + 8 * first` is the beginning of a range of `count` words that are aligned to 8
-//!    bytes and live as long as the range they are from (B1). `origin` itself may lie outside of any
-//!    memory: it is computed, never accessed.
+//!    bytes and live as long as the range they are from (B1). `origin` itself may lie outside of
+//!    any memory: it is computed, never accessed.
 
 use super::SharedBytes;
 use std::marker::PhantomData;

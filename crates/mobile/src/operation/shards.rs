@@ -44,6 +44,8 @@ struct Inner {
     first: u32,
     grant: u8,
     words: u64,
+    /// The logarithm of `words`, if that is a whole number: a division would delay each first load.
+    shift: Option<u32>,
     remotes: Vec<Remote>,
 }
 
@@ -96,6 +98,7 @@ impl Shards {
             first,
             grant,
             words,
+            shift: words.is_power_of_two().then(|| words.trailing_zeros()),
         })))
     }
 
@@ -217,7 +220,10 @@ impl Shards {
     #[inline]
     pub(super) fn place(&self, address: u64, count: u64) -> Result<(usize, u64)> {
         let words = self.0.words;
-        let (shard, index) = (address / words, address % words);
+        let (shard, index) = match self.0.shift {
+            Some(shift) => (address >> shift, address & (words - 1)),
+            None => (address / words, address % words),
+        };
         match shard < self.count() as u64 && count <= words - index {
             true => Ok((shard as usize, index)),
             false => Err(Error::BadAddress {

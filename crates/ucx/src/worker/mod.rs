@@ -367,9 +367,9 @@ impl Worker {
         }
     }
 
-    /// Lets UCX work, and passes what arrives to `take`, its header and its body, as long as nothing
-    /// waits in the inbox and `take` returns true; what arrives then waits there. Returns whether
-    /// UCX did anything.
+    /// Lets UCX work, and passes what arrives to `take`, its header and its body, as long as
+    /// nothing waits in the inbox and `take` returns true; what arrives then waits there. Returns
+    /// whether UCX did anything.
     pub fn progress_into<F: FnMut(&[u8], &[u8]) -> bool>(&mut self, take: &mut F) -> bool {
         let shared = self.shared;
         // SAFETY: W2.
