@@ -8,8 +8,8 @@
 //!
 //! What is compared is what one would write. The kernel of `tsi`, `call` and `first-call` asks once
 //! for the address of its word and adds to it by an atomic instruction, which its sandbox checks
-//! without a cost; the function knows its word, too. All results are
-//! verified, after the clock has stopped: what calls added, sums, and the end of the last chase.
+//! without a cost; the function knows its word, too. All results are verified, after the clock has
+//! stopped: what calls added, sums, and the end of the last chase.
 //!
 //! `compute` is one loop in C, a filter and a sum over 64 MiB of the target: as WebAssembly, as
 //! bitcode, and, as `function`, as a shared object that clang has compiled for this very processor

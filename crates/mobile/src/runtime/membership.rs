@@ -69,8 +69,8 @@ impl Work {
         self.fetch_again(runtime, fabric);
     }
 
-    /// Works on what units have said before they were lost, and what ends calls: failures, and code
-    /// for which calls wait. What they asked for comes in its turn.
+    /// Works on what units have sent before they were lost, besides calls: failures, and code for
+    /// which calls wait, would come too late. Their calls run in their turn.
     fn take_last_words(&mut self, runtime: &Runtime, fabric: &Fabric, lost: &[(u32, Life)]) {
         for (_, life) in lost {
             let is_last = |one: &Arrived| one.from == *life && !frame::is_call(one.kind);
