@@ -138,7 +138,7 @@ fn make_key(file: &Path) -> Result<SigningKey> {
         .create_new(true)
         .mode(0o600)
         .open(file);
-    let mut made = made.with_context(|| format!("{} cannot be made", file.display()))?;
+    let mut made = made.with_context(|| format!("{} cannot be created", file.display()))?;
     writeln!(made, "{}", hex(&secret))?;
     Ok(SigningKey::from_bytes(&secret))
 }
@@ -332,7 +332,7 @@ fn form_of(extension: &str, named: Option<Processor>, bytes: Vec<u8>) -> Result<
         }
         "bc" => Form::bitcode(named.unwrap_or(Processor::HERE), bytes)?,
         "wat" => {
-            let text = String::from_utf8(bytes).context("it is no text in UTF-8")?;
+            let text = String::from_utf8(bytes).context("it is not UTF-8 text")?;
             let capsule = Capsule::from_wat(&text)?;
             Form::Wasm(capsule.part(&capsule.parts()[0]).to_vec())
         }

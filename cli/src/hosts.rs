@@ -88,7 +88,7 @@ impl HostsArgs {
         plan.agent = None;
         if let Some(path) = plan.path_that_is_no_text() {
             let why = format!(
-                "--hosts: the path {} is no text in UTF-8, so other machines cannot be told of it: \
+                "--hosts: the path {} is not UTF-8 text, so other machines cannot be told of it: \
                  rename it; nothing was started",
                 path.display()
             );

@@ -45,7 +45,7 @@ impl Coded for samite::mobile::Error {
 
 /// What messages name as Rust does, and what programs in Python write.
 /// A text that is a part of another one comes after it.
-const WORDS: [(&str, &str); 9] = [
+const WORDS: [(&str, &str); 11] = [
     (
         "`Limits::run` and `time` of the call",
         "`run` and `time` of `Mobile.call`",
@@ -54,6 +54,8 @@ const WORDS: [(&str, &str); 9] = [
         "`Limits::run` and `time`",
         "`run` and `time` of `Mobile.call`",
     ),
+    ("`Mobile::grant`", "`Mobile.grant`"),
+    ("`Limits::grants` of the call", "`grants` of `Mobile.call`"),
     ("`Policy::llvm`", "`llvm` of `Mobile.set_policy`"),
     ("`Policy::run_max`", "`run_max` of `Mobile.set_policy`"),
     ("`Policy::trust`", "`trust` of `Mobile.set_policy`"),

@@ -140,6 +140,10 @@ pub trait Instance: Send {
         payload: &[u8],
     ) -> (Box<Context>, Result<(), Trap>);
 
+    /// Has the next call find what it needs near the processor and mapped, as far as that takes
+    /// less than a millisecond.
+    fn warm_up(&mut self) {}
+
     /// Returns how many bytes of memory it has for itself; 0 if that is not known.
     fn memory(&self) -> u64 {
         0

@@ -14,10 +14,12 @@ pub enum Trap {
     #[error("the kernel reached outside of its memory, or wrote to a read-only segment: {0}")]
     Memory(String),
     /// It used a grant that the call does not have.
-    #[error("the kernel used segment {0}, which is not granted to this call")]
+    #[error(
+        "the kernel used grant {0}, which this call does not have: grant a segment under that number at this unit (`Mobile::grant`), and see `Limits::grants` of the call"
+    )]
     NotGranted(u32),
     /// It used a granted segment in a way that the grant does not allow.
-    #[error("the kernel may not {wants} segment {grant}, which is granted to {has}")]
+    #[error("the kernel may not {wants} the segment of grant {grant}, which is granted to {has}")]
     Rights {
         /// The number of the grant.
         grant: u32,
@@ -27,7 +29,9 @@ pub enum Trap {
         has: Rights,
     },
     /// It reached outside of a granted segment.
-    #[error("bytes {offset}..{end} are outside of segment {grant}, which has {bytes}")]
+    #[error(
+        "bytes {offset}..{end} are outside of the segment of grant {grant}, which has {bytes} bytes"
+    )]
     Range {
         /// The number of the grant.
         grant: u32,
@@ -39,7 +43,7 @@ pub enum Trap {
         bytes: u64,
     },
     /// An atomic access was not aligned to 8 bytes.
-    #[error("byte {offset} of segment {grant} is not aligned to 8 bytes")]
+    #[error("byte {offset} of the segment of grant {grant} is not aligned to 8 bytes")]
     Misaligned {
         /// The number of the grant.
         grant: u32,
@@ -59,7 +63,7 @@ pub enum Trap {
     #[error("this call may not {0}")]
     Forbidden(&'static str),
     /// A payload is longer than allowed.
-    #[error("a payload of {bytes} bytes is longer than {most}")]
+    #[error("a payload of {bytes} bytes is longer than the {most} that are allowed")]
     Payload {
         /// Its length.
         bytes: u64,
@@ -120,4 +124,7 @@ pub enum Refused {
     /// This build or machine has no engine for it.
     #[error("{0}")]
     NoEngine(String),
+    /// Something that it needs is used up now: another try may succeed.
+    #[error("{0}")]
+    ForNow(String),
 }

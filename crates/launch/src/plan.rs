@@ -77,7 +77,7 @@ impl Plan {
         crate::files::check_inputs(self)
     }
 
-    /// Returns a path of the plan that is no text in UTF-8: such a plan cannot be sent to another
+    /// Returns a path of the plan that is not UTF-8 text: such a plan cannot be sent to another
     /// machine, so [`crate::run`] refuses it if it has [`Plan::hosts`].
     pub fn path_that_is_no_text(&self) -> Option<&Path> {
         let of_setup = |setup| {

@@ -102,10 +102,23 @@ impl Call {
         }
     }
 
+    /// Names the units whose answers are missing: three of them, if there are many.
     fn late(&self, after: Duration) -> Error {
+        const NAMED: usize = 3;
+        let mut missing = locked(&self.mobile.runtime().calls).unanswered(self.slot);
+        if missing.is_empty() {
+            missing.push(self.to);
+        }
+        let named = missing.iter().take(NAMED);
+        let mut names: Vec<String> = named
+            .map(|life| name(self.mobile.fabric(), *life))
+            .collect();
+        if missing.len() > NAMED {
+            names.push(format!("{} more", missing.len() - NAMED));
+        }
         Error::Late {
             entry: self.entry.clone(),
-            to: name(self.mobile.fabric(), self.to),
+            to: names.join(", "),
             after,
         }
     }

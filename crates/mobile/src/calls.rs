@@ -1,6 +1,6 @@
 //! The calls of this unit that are not answered yet.
 
-use crate::error::Failure;
+use crate::error::{Cause, Failure};
 use crate::members::Members;
 use samite_fabric::rpc::Life;
 use std::collections::VecDeque;
@@ -12,6 +12,8 @@ use std::time::Duration;
 /// How long a call that may have been lost is waited for, besides the time for which it may run.
 const MARGIN: Duration = Duration::from_secs(1);
 
+/// The most bytes of answers that were not taken.
+const ANSWERS_MAX: u64 = 64 << 20;
 /// The most calls of a process that are not answered.
 pub(crate) const CALLS_MAX: usize = 1 << 16;
 /// A name is used again after 65536 uses of its place. Places are used in turn, and there are at
@@ -31,8 +33,7 @@ pub(crate) type Ended = Result<Vec<u8>, Failure>;
 #[derive(Debug)]
 enum State {
     Free,
-    /// Waits for so many answers.
-    Waits(u32),
+    Waits,
     Ended(Ended),
     /// Nobody waits for it any more; its answer is dropped. How many were dropped before.
     Dropped(u64),
@@ -49,6 +50,8 @@ struct Slot {
     /// waited for.
     doubt: Option<(Life, Duration)>,
     state: State,
+    /// If it waits for the answers of several units: these, and whether each has answered.
+    several: Vec<(Life, bool)>,
     /// Only while it waits. A waker may own its task, so it is not dropped under a lock.
     waker: Option<Waker>,
     /// When the task is woken although the call has not ended.
@@ -66,6 +69,8 @@ pub(crate) struct Calls {
     /// How many calls were ever dropped, and how many of them still have their places.
     dropped: u64,
     abandoned: usize,
+    /// Bytes of answers that were not taken.
+    answers: u64,
     /// How many have a waker.
     awaited: usize,
     /// Tasks to be woken, when no lock is taken.
@@ -85,11 +90,10 @@ impl Calls {
         }
     }
 
-    /// Adds a call that waits for so many answers, and may run for so long at other units than
-    /// `to`.
+    /// Adds a call that waits for an answer, and may run for so long at other units than `to`.
     /// `None` if there are too many.
     #[inline]
-    pub(crate) fn add(&mut self, to: Life, moves_for: Duration, answers: u32) -> Option<u32> {
+    pub(crate) fn add(&mut self, to: Life, moves_for: Duration) -> Option<u32> {
         let is_spread = self.slots.len() >= PLACES;
         let at = match is_spread.then(|| self.free.pop_front()).flatten() {
             Some(at) => at,
@@ -97,8 +101,27 @@ impl Calls {
         };
         let slot = &mut self.slots[at as usize];
         (slot.to, slot.moves_for, slot.doubt) = (to, moves_for, None);
-        slot.state = State::Waits(answers);
+        slot.state = State::Waits;
         Some(slot.generation << INDEX_BITS | at)
+    }
+
+    /// As [`Calls::add`], for a call that each of these units answers. The first failure ends it.
+    pub(crate) fn add_several(&mut self, to: Life, takes: Duration, units: &[Life]) -> Option<u32> {
+        let name = self.add(to, takes)?;
+        if let Some(slot) = self.get(name) {
+            slot.several = units.iter().map(|unit| (*unit, false)).collect();
+        }
+        Some(name)
+    }
+
+    /// Returns the units that have not answered a call of [`Calls::add_several`].
+    pub(crate) fn unanswered(&mut self, name: u32) -> Vec<Life> {
+        let several = self.get(name).map(|slot| &slot.several);
+        let waits = several
+            .into_iter()
+            .flatten()
+            .filter(|(_, answered)| !answered);
+        waits.map(|(unit, _)| *unit).collect()
     }
 
     /// Returns a new place, or that of a call whose answer nobody waits for.
@@ -111,6 +134,7 @@ impl Calls {
                 moves_for: Duration::ZERO,
                 doubt: None,
                 state: State::Free,
+                several: Vec::new(),
                 waker: None,
                 late_at: Duration::MAX,
             });
@@ -141,21 +165,50 @@ impl Calls {
         (slot.generation == name >> INDEX_BITS).then_some(slot)
     }
 
-    /// Records an answer. A late or repeated one is dropped.
+    /// Records an answer of a unit. A late or repeated one is dropped. One for which there is no
+    /// room beside those that were not taken yet is a failure.
     #[inline]
-    pub(crate) fn answer(&mut self, name: u32, ended: Ended) {
+    pub(crate) fn answer(&mut self, name: u32, from: Life, mut ended: Ended) {
+        let answers = self.answers;
         let Some(slot) = self.get(name) else { return };
         match (&mut slot.state, &ended) {
-            (State::Waits(left), Ok(_)) if *left > 1 => *left -= 1,
-            (State::Waits(_), _) => {
-                slot.state = State::Ended(ended);
-                let waker = slot.waker.take();
-                self.awaited -= usize::from(waker.is_some());
-                self.woken.extend(waker);
+            (State::Waits, Ok(_)) if !slot.several.is_empty() => {
+                // Another life of one of them may have answered in its place.
+                let is_listed = slot.several.iter().any(|(unit, _)| *unit == from);
+                let mut several = slot.several.iter_mut();
+                let is_it = |unit: Life| unit == from || !is_listed;
+                if let Some(one) = several.find(|(unit, answered)| is_it(*unit) && !answered) {
+                    one.1 = true;
+                }
+                if slot.several.iter().all(|(_, answered)| *answered) {
+                    self.end(name, Ok(Vec::new()));
+                }
+            }
+            (State::Waits, _) => {
+                if answers + bytes(&ended) > ANSWERS_MAX {
+                    let text = format!(
+                        "{} MiB of answers wait to be taken already: wait for calls before \
+                         others are made",
+                        ANSWERS_MAX >> 20
+                    );
+                    ended = Err(Failure::new(Cause::Busy, text));
+                }
+                self.end(name, ended);
             }
             (State::Dropped(_), _) => self.release(name),
             _ => {}
         }
+    }
+
+    #[inline]
+    fn end(&mut self, name: u32, ended: Ended) {
+        let Some(slot) = self.get(name) else { return };
+        let bytes = bytes(&ended);
+        slot.state = State::Ended(ended);
+        let waker = slot.waker.take();
+        self.answers += bytes;
+        self.awaited -= usize::from(waker.is_some());
+        self.woken.extend(waker);
     }
 
     /// Takes the result of a call, if it has ended.
@@ -168,6 +221,7 @@ impl Calls {
         let State::Ended(ended) = std::mem::replace(&mut slot.state, State::Free) else {
             return None;
         };
+        self.answers -= bytes(&ended);
         self.release(name);
         Some(ended)
     }
@@ -175,8 +229,12 @@ impl Calls {
     fn release(&mut self, name: u32) {
         if let Some(slot) = self.get(name) {
             slot.generation = (slot.generation + 1) % GENERATIONS;
-            let was = std::mem::replace(&mut slot.state, State::Free);
-            self.abandoned -= usize::from(matches!(was, State::Dropped(_)));
+            slot.several = Vec::new();
+            match std::mem::replace(&mut slot.state, State::Free) {
+                State::Dropped(_) => self.abandoned -= 1,
+                State::Ended(ended) => self.answers -= bytes(&ended),
+                State::Free | State::Waits => {}
+            }
             self.free.push_back(name & ((1 << INDEX_BITS) - 1));
         }
     }
@@ -190,7 +248,7 @@ impl Calls {
         let waker = slot.waker.take();
         match slot.state {
             State::Ended(_) => self.release(name),
-            State::Waits(_) => {
+            State::Waits => {
                 slot.state = State::Dropped(before);
                 self.dropped += 1;
                 self.abandoned += 1;
@@ -211,7 +269,7 @@ impl Calls {
         late_at: Duration,
     ) -> Result<Option<Waker>, Waker> {
         match self.get(name) {
-            Some(slot) if matches!(slot.state, State::Waits(_)) => {
+            Some(slot) if matches!(slot.state, State::Waits) => {
                 slot.late_at = late_at;
                 let before = slot.waker.replace(waker);
                 self.awaited += usize::from(before.is_none());
@@ -254,7 +312,7 @@ impl Calls {
     fn waiting(&self) -> impl Iterator<Item = (u32, &Slot)> {
         let slots = self.slots.iter().enumerate();
         let waiting =
-            slots.filter(|(_, slot)| matches!(slot.state, State::Waits(_) | State::Dropped(_)));
+            slots.filter(|(_, slot)| matches!(slot.state, State::Waits | State::Dropped(_)));
         waiting.map(|(at, slot)| (name(at, slot), slot))
     }
 
@@ -268,8 +326,10 @@ impl Calls {
     /// is waited for only as long as it may still run elsewhere.
     pub(crate) fn doubt(&mut self, lost: Life, now: Duration) {
         for slot in &mut self.slots {
-            let waits = matches!(slot.state, State::Waits(_) | State::Dropped(_));
-            if waits && slot.doubt.is_none() && !slot.moves_for.is_zero() {
+            let waits = matches!(slot.state, State::Waits | State::Dropped(_));
+            let is_of_it = |(unit, _): &(Life, bool)| *unit == lost;
+            let may_have = slot.several.is_empty() || slot.several.iter().any(is_of_it);
+            if waits && may_have && slot.doubt.is_none() && !slot.moves_for.is_zero() {
                 let due = now.saturating_add(slot.moves_for).saturating_add(MARGIN);
                 slot.doubt = Some((lost, due));
             }
@@ -301,6 +361,10 @@ impl Calls {
     }
 }
 
+fn bytes(ended: &Ended) -> u64 {
+    ended.as_ref().map_or(0, |answer| answer.len() as u64)
+}
+
 /// Returns the name of the call at a place.
 fn name(at: usize, slot: &Slot) -> u32 {
     slot.generation << INDEX_BITS | at as u32
@@ -326,23 +390,28 @@ mod tests {
     #[test]
     fn an_answer_ends_its_call_once() {
         let mut calls = Calls::default();
-        let one = calls.add(life(0), STAYS, 1).unwrap();
-        let two = calls.add(life(0), STAYS, 2).unwrap();
+        let one = calls.add(life(0), STAYS).unwrap();
+        let two = [life(1), life(2)];
+        let two = calls.add_several(life(0), STAYS, &two).unwrap();
         assert_eq!(calls.take(one), None);
-        calls.answer(one, Ok(vec![1]));
-        calls.answer(one, Ok(vec![2]));
+        calls.answer(one, life(0), Ok(vec![1]));
+        calls.answer(one, life(0), Ok(vec![2]));
         assert_eq!(calls.take(one), Some(Ok(vec![1])));
         assert_eq!(calls.take(one), None);
-        calls.answer(two, Ok(vec![]));
+        // One unit that answers twice does not answer for the other one.
+        for _ in 0..2 {
+            calls.answer(two, life(2), Ok(vec![]));
+        }
         assert_eq!(calls.take(two), None);
-        calls.answer(two, Ok(vec![3]));
-        assert_eq!(calls.take(two), Some(Ok(vec![3])));
+        assert_eq!(calls.unanswered(two), [life(1)]);
+        calls.answer(two, life(1), Ok(vec![]));
+        assert_eq!(calls.take(two), Some(Ok(vec![])));
         // When their places are used again, late answers change nothing.
         let more: Vec<_> = (0..PLACES)
-            .map(|_| calls.add(life(0), STAYS, 1).unwrap())
+            .map(|_| calls.add(life(0), STAYS).unwrap())
             .collect();
-        calls.answer(one, Ok(vec![9]));
-        calls.answer(two, Ok(vec![9]));
+        calls.answer(one, life(0), Ok(vec![9]));
+        calls.answer(two, life(0), Ok(vec![9]));
         assert!(more.iter().all(|name| calls.take(*name).is_none()));
         assert_eq!(
             (calls.waiting().count(), calls.slots.len()),
@@ -353,10 +422,10 @@ mod tests {
     #[test]
     fn a_forgotten_call_frees_its_place_when_it_is_answered() {
         let mut calls = Calls::default();
-        let one = calls.add(life(0), STAYS, 1).unwrap();
+        let one = calls.add(life(0), STAYS).unwrap();
         assert!(calls.forget(one).is_none());
         assert_eq!(calls.waiting().count(), 1);
-        calls.answer(one, Ok(vec![]));
+        calls.answer(one, life(0), Ok(vec![]));
         assert_eq!(calls.waiting().count(), 0);
     }
 
@@ -364,11 +433,11 @@ mod tests {
     #[test]
     fn names_return_late() {
         let mut calls = Calls::default();
-        let first = calls.add(life(0), STAYS, 1).unwrap();
-        calls.answer(first, Ok(vec![]));
+        let first = calls.add(life(0), STAYS).unwrap();
+        calls.answer(first, life(0), Ok(vec![]));
         assert!(calls.take(first).is_some());
         for _ in 0..1 << 17 {
-            let name = calls.add(life(0), STAYS, 1).unwrap();
+            let name = calls.add(life(0), STAYS).unwrap();
             assert_ne!(name, first);
             assert!(calls.cancel(name).is_none());
         }
@@ -379,11 +448,11 @@ mod tests {
     #[test]
     fn tables_have_names_of_their_own() {
         let mut before = Calls::new();
-        let late = before.add(life(0), STAYS, 1).unwrap();
+        let late = before.add(life(0), STAYS).unwrap();
         drop(before);
         let mut calls = Calls::new();
-        let name = calls.add(life(0), STAYS, 1).unwrap();
-        calls.answer(late, Ok(vec![1]));
+        let name = calls.add(life(0), STAYS).unwrap();
+        calls.answer(late, life(0), Ok(vec![1]));
         assert_eq!(calls.take(name), None);
     }
 
@@ -394,7 +463,7 @@ mod tests {
         let waker = || Waker::from(Arc::new(Nothing));
         let (first, second) = (waker(), waker());
         let mut calls = Calls::default();
-        let [one, two] = [(); 2].map(|()| calls.add(life(0), STAYS, 1).unwrap());
+        let [one, two] = [(); 2].map(|()| calls.add(life(0), STAYS).unwrap());
         for name in [one, two] {
             assert!(calls.wake(name, first.clone(), LATE).unwrap().is_none());
         }
@@ -415,15 +484,13 @@ mod tests {
     fn late_calls_wake_their_tasks() {
         let waker = || Waker::from(Arc::new(Nothing));
         let mut calls = Calls::default();
-        let names: Vec<u32> = (0..3)
-            .map(|_| calls.add(life(0), STAYS, 1).unwrap())
-            .collect();
+        let names: Vec<u32> = (0..3).map(|_| calls.add(life(0), STAYS).unwrap()).collect();
         for (name, late) in names.iter().zip([LATE, LATE * 2, LATE * 3]) {
             assert!(calls.wake(*name, waker(), late).is_ok());
         }
         assert_eq!(calls.wake_late(LATE), LATE * 2);
         assert_eq!(calls.take_woken().len(), 1);
-        calls.answer(names[1], Ok(vec![]));
+        calls.answer(names[1], life(0), Ok(vec![]));
         assert_eq!(calls.take_woken().len(), 1);
         assert!(calls.is_awaited());
         assert_eq!(calls.wake_late(LATE * 3), Duration::MAX);
@@ -442,7 +509,7 @@ mod tests {
     fn the_oldest_dropped_calls_make_room() {
         let mut calls = Calls::default();
         let mut names = Vec::new();
-        while let Some(name) = calls.add(life(0), STAYS, 1) {
+        while let Some(name) = calls.add(life(0), STAYS) {
             names.push(name);
         }
         assert_eq!(names.len(), CALLS_MAX);
@@ -451,24 +518,24 @@ mod tests {
         }
         let place = |name: u32| name & ((1 << INDEX_BITS) - 1);
         // Two are given up, and then the third.
-        let new: Vec<_> = (0..3).map_while(|_| calls.add(life(0), STAYS, 1)).collect();
+        let new: Vec<_> = (0..3).map_while(|_| calls.add(life(0), STAYS)).collect();
         let places: Vec<_> = new.iter().copied().map(place).collect();
         assert_eq!(places, [0, 1, 2]);
-        assert_eq!(calls.add(life(0), STAYS, 1), None);
+        assert_eq!(calls.add(life(0), STAYS), None);
         // Answers to those that were given up end no other call.
-        calls.answer(names[0], Ok(vec![1]));
+        calls.answer(names[0], life(0), Ok(vec![1]));
         assert_eq!(calls.take(new[0]), None);
     }
 
     #[test]
     fn a_call_that_was_not_sent_frees_its_place() {
         let mut calls = Calls::default();
-        let one = calls.add(life(1), MOVES, 1).unwrap();
+        let one = calls.add(life(1), MOVES).unwrap();
         assert_eq!(calls.sent(), [(one, life(1))]);
         assert!(calls.cancel(one).is_none());
         assert!(calls.sent().is_empty());
-        let two = calls.add(life(1), MOVES, 1).unwrap();
-        calls.answer(one, Ok(vec![1]));
+        let two = calls.add(life(1), MOVES).unwrap();
+        calls.answer(one, life(0), Ok(vec![1]));
         assert_ne!(one, two);
         assert_eq!(calls.take(two), None);
     }
@@ -479,12 +546,12 @@ mod tests {
     fn calls_in_doubt_end_in_their_time() {
         let mut calls = Calls::default();
         let at = Duration::from_secs(5);
-        let [moves, answered, again] = [(); 3].map(|()| calls.add(life(0), MOVES, 1).unwrap());
-        calls.add(life(0), STAYS, 1).unwrap();
+        let [moves, answered, again] = [(); 3].map(|()| calls.add(life(0), MOVES).unwrap());
+        calls.add(life(0), STAYS).unwrap();
         calls.doubt(life(7), at);
-        calls.answer(answered, Ok(Vec::new()));
+        calls.answer(answered, life(0), Ok(Vec::new()));
         calls.take(answered).unwrap().unwrap();
-        let later = calls.add(life(0), MOVES, 1).unwrap();
+        let later = calls.add(life(0), MOVES).unwrap();
         let due = at + MOVES + MARGIN;
         let before = due - Duration::from_millis(1);
         assert_eq!(calls.overdue(before), (vec![], due));
@@ -494,8 +561,41 @@ mod tests {
         assert_eq!(overdue, [(moves, life(7)), (again, life(7))]);
         assert_eq!(next, before + MOVES + MARGIN);
         for name in [moves, again, later] {
-            calls.answer(name, Ok(Vec::new()));
+            calls.answer(name, life(0), Ok(Vec::new()));
         }
         assert_eq!(calls.overdue(next), (vec![], Duration::MAX));
+    }
+
+    /// Answers that nobody takes are bounded, and each of their calls ends.
+    #[test]
+    fn answers_that_are_not_taken_are_bounded() {
+        let mut calls = Calls::default();
+        let names: Vec<u32> = (0..2000)
+            .map(|_| calls.add(life(0), STAYS).unwrap())
+            .collect();
+        for name in &names {
+            calls.answer(*name, life(0), Ok(vec![0; 60_000]));
+        }
+        assert!((ANSWERS_MAX - 60_000..=ANSWERS_MAX).contains(&calls.answers));
+        let forgotten = names.iter().step_by(2);
+        forgotten.for_each(|name| assert!(calls.forget(*name).is_none()));
+        let taken = names.iter().skip(1).step_by(2);
+        let ended: Vec<Ended> = taken.map(|name| calls.take(*name).unwrap()).collect();
+        let is_busy = |ended: &&Ended| matches!(ended, Err(why) if why.cause == Cause::Busy);
+        let busy = ended.iter().filter(is_busy).count();
+        assert!(busy > 0 && busy < ended.len(), "{busy}");
+        assert_eq!(calls.answers, 0);
+    }
+
+    /// Only the loss of a unit that is named puts a call of several into doubt.
+    #[test]
+    fn others_put_a_call_of_several_into_no_doubt() {
+        let mut calls = Calls::default();
+        let name = calls.add_several(life(0), MOVES, &[life(1)]).unwrap();
+        calls.doubt(life(2), LATE);
+        assert_eq!(calls.overdue(LATE), (vec![], Duration::MAX));
+        calls.doubt(life(1), LATE);
+        let due = LATE + MOVES + MARGIN;
+        assert_eq!(calls.overdue(due).0, [(name, life(1))]);
     }
 }

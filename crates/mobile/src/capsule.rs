@@ -146,7 +146,8 @@ impl Part {
     }
 }
 
-/// See the module's documentation. Cheap to clone.
+/// Code in one or several forms, its parts, with the names of its entries. It is named by the
+/// BLAKE3 hash of everything but its signature. Clones share the code.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Capsule {
     bytes: Arc<[u8]>,

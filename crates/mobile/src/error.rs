@@ -138,7 +138,7 @@ impl fmt::Display for Failure {
                 let last = name(len - 1);
                 write!(
                     f,
-                    "a call failed at {last}: {} (its way: {start}{path})",
+                    "a call failed at {last}: {} (path: {start}{path})",
                     self.text
                 )
             }
@@ -169,7 +169,8 @@ macro_rules! causes {
 causes! {
     /// It ran longer than it may.
     Time = 1,
-    /// It reached outside of its memory, or wrote to memory that is granted for reading.
+    /// It reached outside of its memory, used up its stack, or stored to a segment that is granted
+    /// for reading.
     Memory = 2,
     /// It used a segment that is not granted to it, or not in this way, or outside of its range.
     Grant = 3,
@@ -181,11 +182,13 @@ causes! {
     Failed = 6,
     /// It was stopped for another reason: a division by zero, a panic.
     Other = 7,
-    /// Nobody who was asked has its code any more.
+    /// No unit that was asked has the code any more, or one has sent something else in its place.
     NoCode = 8,
-    /// The unit does not accept the code.
+    /// The unit does not accept the code: its trust, the processor, an import, a missing entry,
+    /// repeated timeouts; or the caller is no unit of its job.
     Refused = 9,
-    /// The unit has too many calls waiting.
+    /// Too many calls, capsules or answers wait, in all or from this caller; or the unit has no
+    /// thread to compile code.
     Busy = 10,
     /// A unit was lost that the call may have been at.
     Lost = 11,

@@ -151,11 +151,15 @@ impl Mobile {
         if policy.trust == crate::Trust::Everything {
             warn("this unit runs native code of every unit of its job, without a sandbox");
         }
+        let allows_native = policy.allows_native();
         let dropped = self.with(|work| {
             let before = std::mem::replace(&mut work.policy, policy);
             (before, work.reconsider(self.runtime(), self.fabric()))
         });
         drop(dropped); // Without the lock, as in `define`.
+        if allows_native {
+            self.runtime().warm_up_native();
+        }
     }
 
     /// Lets kernels use a segment of this unit under a number below [`GRANTS_MAX`], until it is
@@ -383,7 +387,7 @@ impl Mobile {
             _ => limits.time.min(frame::TIME_MAX),
         };
         let runtime = self.runtime();
-        let slot = locked(&runtime.calls).add(to, moves_for, 1);
+        let slot = locked(&runtime.calls).add(to, moves_for);
         let slot = slot.ok_or(Error::TooMany(crate::calls::CALLS_MAX))?;
         let call = Call::new(self.clone(), slot, to, name);
         let head = Head {
@@ -436,18 +440,15 @@ impl Mobile {
     /// # Errors
     /// [`Error::NoUnit`], [`Error::TooMany`].
     pub fn prefetch(&self, code: &Registered, units: &[u32]) -> Result<Call> {
-        let all = units.iter().map(|unit| self.life(*unit, &[]));
-        all.collect::<Result<Vec<_>>>()?;
+        let lives = units.iter().map(|unit| self.life(*unit, &[]));
+        let lives = lives.collect::<Result<Vec<_>>>()?;
         let runtime = self.runtime();
         let me = runtime.me;
-        let answers = units.len() as u32;
-        // The loss of another unit does not end it, however long its units compile.
-        let moves_for = frame::TIME_MAX;
-        let slot = locked(&runtime.calls).add(me, moves_for, answers.max(1));
+        let slot = locked(&runtime.calls).add_several(me, frame::TIME_MAX, &lives);
         let slot = slot.ok_or(Error::TooMany(crate::calls::CALLS_MAX))?;
         let call = Call::new(self.clone(), slot, me, "prefetch");
         if units.is_empty() {
-            locked(&runtime.calls).answer(slot, Ok(Vec::new()));
+            locked(&runtime.calls).answer(slot, me, Ok(Vec::new()));
         }
         let head = Head {
             entry: 0,

@@ -47,8 +47,8 @@ pub struct Policy {
     /// How long a call may run here at once, whatever its own limit.
     pub run_max: Duration,
     /// Which LLVM 22 compiles bitcode here: the file of its library, or the folder of that. `None`:
-    /// the one that the system's loader finds. It is loaded when the first bitcode comes that this
-    /// unit trusts.
+    /// the one that the system's loader finds. It is loaded in the background once this unit
+    /// trusts native code of anybody.
     pub llvm: Option<PathBuf>,
 }
 
@@ -69,6 +69,16 @@ impl Policy {
     pub fn allows(&self, capsule: &Capsule, part: &Part) -> bool {
         let is_listed = self.hashes.contains(&capsule.hash());
         self.allows_if(part, self.trusts_signer(capsule) || is_listed)
+    }
+
+    /// Returns whether some native code may run.
+    pub(crate) fn allows_native(&self) -> bool {
+        let has_list = !self.keys.is_empty() || !self.hashes.is_empty();
+        match self.trust {
+            Trust::Nothing | Trust::SignedWasm | Trust::Wasm => false,
+            Trust::ListedNative => has_list,
+            Trust::Everything => true,
+        }
     }
 
     /// Returns whether a listed key has signed a capsule.

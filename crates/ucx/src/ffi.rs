@@ -232,6 +232,7 @@ ucp! {
     fn ucp_worker_get_efd(*mut Worker, *mut c_int) -> Status;
     fn ucp_worker_arm(*mut Worker) -> Status;
     fn ucp_ep_create(*mut Worker, *const EpParams, *mut *mut Endpoint) -> Status;
+    fn ucp_worker_flush_nbx(*mut Worker, *const RequestParam) -> *mut c_void;
     fn ucp_ep_flush_nbx(*mut Endpoint, *const RequestParam) -> *mut c_void;
     fn ucp_ep_close_nbx(*mut Endpoint, *const RequestParam) -> *mut c_void;
     fn ucp_am_send_nbx(
@@ -249,8 +250,8 @@ impl Ucp {
     pub(crate) fn load() -> Result<(Ucp, Version), Error> {
         let mut why = String::new();
         for name in NAMES {
-            // SAFETY: the library's constructors read the environment and measure the machine; the
-            // caller has set what must be set before (`environment`).
+            // SAFETY: the library's constructors read the environment, measure the machine and
+            // install signal handlers, which the caller puts back ([`crate::signals`]).
             match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) } {
                 Ok(library) => {
                     let ucp = Ucp::of(library).map_err(Error::Missing)?;

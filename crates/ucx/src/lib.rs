@@ -6,15 +6,16 @@
 //!
 //! ```text
 //!   Worker::send(endpoint, header, body)            Worker::progress
-//!     one copy; UCX has it until it is sent           UCX calls `arrived`, which copies to the inbox
-//!     at most `LIMIT` bytes under way, else Full    Worker::next: the messages, in order
+//!     UCX has a copy until it is sent                 UCX calls `arrived`: to the inbox, or straight
+//!     Full above the limit of the caller              to the function of `progress_into`
+//!                                                   Worker::next: messages in the order of arrival
 //! ```
 //!
 //! A message is an active message of at most [`MESSAGE_MAX`] bytes, always sent eagerly. Messages
 //! on one endpoint arrive once and whole; whether they arrive in order depends on the network (on
 //! one connection of TCP they do), so users must not rely on it.
 //!
-//! # Traps of UCX, and what is done about them
+//! # Pitfalls of UCX, and what is done about them
 //! * Its constructors install handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE: those that were
 //!   there are put back (`signals`).
 //! * 1.13 leaks descriptors of deferred messages: nothing is deferred here.

@@ -148,6 +148,43 @@ fn the_end_of_the_other_is_noticed() {
     assert!(first.is_broken(there));
 }
 
+/// A worker that ends at any step of another one's first contact ends: UCX has made an endpoint for
+/// that one by itself, and would abort if its answer had not left. A process of its own does so.
+#[test]
+fn a_worker_ends_while_others_connect() {
+    const CHILD: &str = "SAMITE_TEST_ENDS_EARLY";
+    let name = "a_worker_ends_while_others_connect";
+    if std::env::var_os(CHILD).is_none() {
+        if pair(name).is_none() {
+            return;
+        }
+        let mut child = std::process::Command::new(std::env::current_exe().expect("a path"));
+        let child = child.args(["--exact", name]).env(CHILD, "1");
+        let ended = child.output().expect("a process");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{}: {said}", ended.status);
+        return;
+    }
+    let settings = Settings {
+        transports: Some("tcp".into()),
+        devices: Some("lo".into()),
+    };
+    for steps in (0..100).map(|round| round % 10) {
+        let mut first = Worker::new(&settings).expect("a worker");
+        let mut second = Worker::new(&settings).expect("a worker");
+        let there = first.connect(second.address()).expect("a way");
+        assert_eq!(first.send(there, 1 << 20, &[&[1]], 0, |_| ()), Sent::Done);
+        // Until something of it is there.
+        while !second.progress() {
+            first.progress();
+        }
+        for _ in 0..steps {
+            second.progress();
+        }
+        drop(second);
+    }
+}
+
 /// Settings that fit no network are refused with a sentence.
 #[test]
 fn wrong_settings_are_refused() {

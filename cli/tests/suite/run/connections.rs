@@ -246,7 +246,7 @@ fn paths_that_cannot_be_sent_are_refused() {
         .expect("samite can be started");
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     let said = stderr(&output);
-    assert!(said.contains("is no text in UTF-8"), "{said}");
+    assert!(said.contains("is not UTF-8 text"), "{said}");
     let kept = std::fs::read_to_string(&output_file).expect("a file");
     assert_eq!(kept, "of the last run");
     assert!(!started.exists());

@@ -120,7 +120,7 @@ fn on_a_thread<T: Send + 'static>(
     let builder = std::thread::Builder::new().name("samite llvm".into());
     let spawned = builder.stack_size(STACK).spawn(compile);
     spawned.map_err(|error| {
-        Refused::NoEngine(format!("no thread can be started to compile code: {error}"))
+        Refused::ForNow(format!("no thread can be started to compile code: {error}"))
     })?;
     answered.recv_timeout(limit).unwrap_or_else(|error| {
         let why = match error {

@@ -27,7 +27,7 @@ type Bind = unsafe extern "C" fn(*const Table) -> i32;
 /// bytes of memory.
 pub(super) fn load(code: &[u8], entries: &[String], bytes: u64) -> Result<Prepared, Refused> {
     let file = file(code).map_err(|error| {
-        Refused::NoEngine(format!(
+        Refused::ForNow(format!(
             "machine code cannot be put in memory here: {error}"
         ))
     })?;

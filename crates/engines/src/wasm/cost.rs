@@ -57,7 +57,7 @@ const CALL: u64 = 5;
 const JOIN: u64 = 16;
 /// So many blocks cost themselves once more each.
 const BLOCKS_TWICE: u64 = 1 << 10;
-/// The most loops in each other.
+/// The most loops that are nested in each other.
 const LOOPS_DEEP_MAX: usize = 32;
 /// What the compiler adds to each function: values that it keeps for itself, and blocks.
 const VALUES_OF_FUNCTION: u64 = 8;
@@ -190,7 +190,7 @@ impl Joins {
                 self.around.push((1, true));
                 self.loops += 1;
                 if self.loops > LOOPS_DEEP_MAX {
-                    let text = format!("more than {LOOPS_DEEP_MAX} loops are in each other");
+                    let text = format!("loops are nested more than {LOOPS_DEEP_MAX} deep");
                     return Err(invalid(text));
                 }
             }

@@ -157,7 +157,7 @@ impl State {
     ) -> Result<T, wasmtime::Error> {
         let done = match self.context.as_deref_mut() {
             Some(context) => f(context),
-            None => Err(Trap::Forbidden("use the fabric while it starts")),
+            None => Err(Trap::Forbidden("call functions of samite before it runs")),
         };
         done.map_err(|trap| self.stop(trap))
     }

@@ -22,7 +22,7 @@ const CALM: u32 = 100;
 const AT_ONCE: u32 = 10;
 /// The thread parks after so many ticks without a new call: longer than any call may run.
 const IDLE: u32 = 80_000;
-/// How long an instance may take to start, in ticks: its start function runs.
+/// How long an instance may take to start, in ticks: its globals, tables and data are set.
 pub(super) const TICKS_OF_START: u64 = 1000;
 
 /// Returns the ticks after which a call that may run for `time` is stopped: at least as long, also

@@ -24,10 +24,31 @@
 
 use super::{PAGE, WINDOWS_MAX};
 use crate::{Grants, Rights};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use samite_mem::SharedBytes;
 use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use wasmtime::{Memory, Store};
+
+/// The most bytes of windows that are mapped page by page ahead of the first access.
+pub(super) const POPULATED_MAX: u64 = 2 << 20;
+/// How many memories an engine may leave behind for windows that could not be mapped (W5): each
+/// keeps its address space for ever.
+const LEFT_BEHIND_MAX: u32 = 8;
+
+/// Counts the memories that an engine has left behind.
+#[derive(Debug, Default)]
+pub(super) struct LeftBehind(AtomicU32);
+
+impl LeftBehind {
+    /// Returns whether windows may be mapped: not any more after that failed too often.
+    pub(super) fn may_map(&self) -> bool {
+        // ORDERING: Relaxed: a count; a thread that misses the last one leaves one more behind.
+        self.0.load(Relaxed) < LEFT_BEHIND_MAX
+    }
+}
 
 /// The address space of a memory: all that an address of 32 bits can name.
 pub(super) const SPACE: usize = 1 << 32;
@@ -39,6 +60,39 @@ pub(super) struct Window {
     pub(super) at: u64,
     bytes: SharedBytes,
     rights: Rights,
+    /// Where it is mapped in this process.
+    base: Option<NonNull<c_void>>,
+}
+
+// SAFETY: W3: the address is used to have its pages mapped, by the thread that has the store.
+unsafe impl Send for Window {}
+// SAFETY: W3: as above.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// Has its first `most` bytes mapped page by page: otherwise each first access takes some
+    /// microseconds. Returns how many that are.
+    pub(super) fn populate(&self, most: u64) -> u64 {
+        let len = self.bytes.len().min(most);
+        if let Some(base) = self.base {
+            // SAFETY: W1, W4: the range is mapped, and keeps its contents.
+            unsafe { populate(base.as_ptr(), len, self.rights) };
+        }
+        len
+    }
+}
+
+/// Has pages mapped for these accesses. If the system does not, each access has its own mapped.
+///
+/// # Safety
+/// The range is mapped by this process.
+unsafe fn populate(base: *mut c_void, len: u64, rights: Rights) {
+    let advice = match rights {
+        Rights::Read => Advice::LinuxPopulateRead,
+        Rights::Write => Advice::LinuxPopulateWrite,
+    };
+    // SAFETY: the caller's promise. The advice changes no contents.
+    let _ = unsafe { rustix::mm::madvise(base, len as usize, advice) };
 }
 
 /// Places the granted segments from `begin` on. Segments that cannot be mapped are left out.
@@ -61,6 +115,7 @@ pub(super) fn plan(grants: &Grants, begin: u64) -> Vec<Window> {
             at: end,
             bytes: grant.bytes.clone(),
             rights: grant.rights,
+            base: None,
         });
         end = next;
     }
@@ -88,7 +143,8 @@ pub(super) fn map<T: 'static>(
     store: Store<T>,
     memory: Memory,
     own: u64,
-    windows: &[Window],
+    windows: &mut [Window],
+    left_behind: &LeftBehind,
 ) -> Result<(Store<T>, Private), rustix::io::Errno> {
     let base = memory.data_ptr(&store);
     for window in windows {
@@ -97,9 +153,11 @@ pub(super) fn map<T: 'static>(
         // SAFETY: W1, W2: the range belongs to the memory.
         let to: *mut c_void = unsafe { base.add(window.at as usize).cast() };
         if let Err(error) = overlay(window, to, len as usize) {
+            left_behind.0.fetch_add(1, Relaxed); // ORDERING: Relaxed: as in `may_map`.
             std::mem::forget(store); // W5
             return Err(error);
         }
+        window.base = NonNull::new(to);
     }
     Ok((store, Private { base, len: own }))
 }
@@ -121,6 +179,13 @@ fn overlay(window: &Window, to: *mut c_void, len: usize) -> rustix::io::Result<(
 }
 
 impl Private {
+    /// Has the first `len` bytes mapped page by page, as [`Window::populate`].
+    pub(super) fn populate(&self, len: u64) {
+        let len = len.min(self.len).min(POPULATED_MAX);
+        // SAFETY: W1, W3: the range is mapped, and keeps its contents.
+        unsafe { populate(self.base.cast(), len, Rights::Write) };
+    }
+
     fn contains(&self, at: u64, len: u64) -> bool {
         at.checked_add(len).is_some_and(|end| end <= self.len)
     }
@@ -177,6 +242,7 @@ mod tests {
             at: PAGE,
             bytes,
             rights: Rights::Read,
+            base: None,
         }
     }
 
@@ -185,18 +251,36 @@ mod tests {
     #[test]
     fn a_memory_whose_window_cannot_be_mapped_is_not_used() {
         let arena = Arena::create(2 << 20).unwrap();
+        let left = LeftBehind::default();
         let data = Arc::new(());
         let (store, memory) = memory(data.clone());
-        let windows = [window(arena.bytes(8, PAGE).unwrap())];
-        let failed = map(store, memory, PAGE, &windows).map(|_| ());
+        let mut windows = [window(arena.bytes(8, PAGE).unwrap())];
+        let failed = map(store, memory, PAGE, &mut windows, &left).map(|_| ());
         assert_eq!(failed, Err(rustix::io::Errno::INVAL));
         assert_eq!(Arc::strong_count(&data), 2);
         let (store, memory) = self::memory(data.clone());
-        let windows = [window(arena.bytes(4096, PAGE).unwrap())];
-        let (store, _) = map(store, memory, PAGE, &windows).unwrap();
+        let mut windows = [window(arena.bytes(4096, PAGE).unwrap())];
+        let (store, _) = map(store, memory, PAGE, &mut windows, &left).unwrap();
         assert_eq!(Arc::strong_count(&data), 3);
         drop(store);
         assert_eq!(Arc::strong_count(&data), 2);
+        assert_eq!(left.0.load(Relaxed), 1);
+    }
+
+    /// An engine that cannot map windows leaves a few memories behind, and no more however many
+    /// instances are asked for.
+    #[test]
+    fn few_memories_are_left_behind() {
+        let arena = Arena::create(2 << 20).unwrap();
+        let left = LeftBehind::default();
+        let mut tries = 0;
+        while left.may_map() {
+            tries += 1;
+            let (store, memory) = memory(());
+            let mut windows = [window(arena.bytes(8, PAGE).unwrap())];
+            assert!(map(store, memory, PAGE, &mut windows, &left).is_err());
+        }
+        assert_eq!(tries, LEFT_BEHIND_MAX);
     }
 
     /// Returns the parts of a range of addresses that are mapped, and whether each is accessible.

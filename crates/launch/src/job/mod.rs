@@ -138,7 +138,7 @@ fn check_paths(plan: &Plan) -> Result<(), Error> {
     match odd.filter(|_| !plan.hosts.is_empty()) {
         None => Ok(()),
         Some(path) => {
-            let why = format!("the path {} is no text in UTF-8", path.display());
+            let why = format!("the path {} is not UTF-8 text", path.display());
             let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, why);
             Err(Error::system("send its plan to hosts", source))
         }

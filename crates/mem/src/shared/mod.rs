@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! B1 `pointer..pointer+len` lies in `mapping`, which lives as long as this value (M1).
-//! B2 No reference to plain bytes ever leaves this file; atomics are handed out by reference
+//! B2 No reference to plain bytes ever leaves this module; atomics are handed out by reference
 //!    because that is how they are shared (M2).
 //! B3 Nothing here assumes that a range does not overlap the slice that it is copied from or to: a
 //!    lease hands out slices of an arena, and a peer may claim that its data lies in the same
@@ -20,7 +20,8 @@ pub use words::SharedWords;
 
 /// Bytes in an [`crate::Arena`]: copied in and out, or accessed as atomics.
 ///
-/// Every method panics if a range is out of bounds. Ranges from another process are checked first
+/// Methods panic if a range is out of bounds, unless they say that they return `false` or `None`.
+/// Ranges from another process are checked first
 /// ([`SharedBytes::contains`]).
 ///
 /// ```

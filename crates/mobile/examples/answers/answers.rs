@@ -1,4 +1,5 @@
-//! Runs each entry of a capsule with the same payloads and segments on each engine.
+//! Runs each entry of a capsule with the same payloads and segments on each engine, and calls some
+//! of them as units call code.
 
 use samite_engines::bitcode::Bitcode;
 use samite_engines::elf::Elf;
@@ -7,8 +8,9 @@ use samite_engines::{
     Code, Context, Effect, Engine, Function, Grant, Grants, Instance, Kind, Limits, Refused,
     Rights, Trap,
 };
+use samite_fabric::{Config, Fabric, Identity};
 use samite_mem::Arena;
-use samite_mobile::{Capsule, Processor};
+use samite_mobile::{Capsule, Error, Mobile, Part, Policy, Trust};
 use std::time::Duration;
 
 /// Bytes of segments 3 and 4. They are mapped in WebAssembly, too.
@@ -40,14 +42,22 @@ impl std::fmt::Display for Answer {
 pub(crate) const FUNCTIONS: [&str; 6] =
     ["about", "words", "copies", "effects", "fails", "forbidden"];
 
+/// The kinds of code that capsules have.
+const CODE: [Kind; 3] = [Kind::Wasm, Kind::Bitcode, Kind::Elf];
+/// What is called as units call code.
+const CALLED: [&str; 4] = ["words", "copies", "fails", "forbidden"];
+
+/// What [`called`] names an engine.
+pub(crate) fn call_of(kind: Kind) -> String {
+    format!("call of {kind}")
+}
+
 /// Returns the answers of all engines that have a part for this processor; for one that is not
 /// there, a single answer that says why. Those of functions do not depend on the capsule.
 pub(crate) fn answers(capsule: &Capsule) -> Vec<Answer> {
     let mut all = of_code(Kind::Function, &functions(), &FUNCTIONS.map(str::to_owned));
-    for kind in [Kind::Wasm, Kind::Bitcode, Kind::Elf] {
-        let mut parts = capsule.parts().iter().filter(|part| part.kind == kind);
-        let here = [Processor::Any, Processor::HERE];
-        let Some(part) = parts.find(|part| here.contains(&part.processor)) else {
+    for kind in CODE {
+        let Some(part) = part_of(capsule, kind) else {
             continue;
         };
         let prepared =
@@ -59,6 +69,92 @@ pub(crate) fn answers(capsule: &Capsule) -> Vec<Answer> {
                 call: "refused".into(),
                 did: refused.to_string(),
             }),
+        }
+    }
+    all
+}
+
+/// Returns the part of a capsule that an engine runs here.
+fn part_of(capsule: &Capsule, kind: Kind) -> Option<&Part> {
+    let mut parts = capsule.parts().iter();
+    parts.find(|part| part.kind == kind && part.processor.is_here())
+}
+
+/// Has a unit call itself, with capsules that have one part each: they are looked up, trusted,
+/// compiled beside the calls, and run on segments that the unit has granted.
+pub(crate) fn called(capsule: &Capsule) -> Vec<Answer> {
+    let long = Duration::from_secs(300); // The machine may be busy, and emulated.
+    let config = Config {
+        deadline: long,
+        ..Config::default()
+    };
+    let fabric = Fabric::alone(Identity::by_hand("answers"), config).unwrap();
+    let mobile = Mobile::new(&fabric).unwrap();
+    mobile.set_policy(Policy {
+        trust: Trust::Everything,
+        run_max: long,
+        ..Policy::default()
+    });
+    let granted = [
+        (WRITTEN, LONG, Rights::Write),
+        (READ, LONG, Rights::Read),
+        (BRIEF, SHORT, Rights::Write),
+    ];
+    let segments = granted.map(|(number, len, rights)| {
+        let segment = fabric.allocate(len).unwrap();
+        mobile.grant(number as usize, segment.bytes(), rights);
+        segment
+    });
+    let limits = Limits {
+        run: long,
+        time: long,
+        ..Limits::default()
+    };
+    let mut all = Vec::new();
+    for kind in CODE {
+        let Some(part) = part_of(capsule, kind) else {
+            continue;
+        };
+        let builder = Capsule::builder(capsule.entries());
+        let code = capsule.part(part);
+        let builder = match kind {
+            Kind::Bitcode => builder.bitcode(part.processor, part.producer, code),
+            Kind::Elf => builder.elf(part.processor, code),
+            Kind::Wasm | Kind::Function => builder.wasm(code),
+        };
+        let code = mobile.register(builder.build().unwrap()).unwrap();
+        for (entry, bytes) in CALLED
+            .iter()
+            .flat_map(|entry| PAYLOADS.map(|bytes| (entry, bytes)))
+        {
+            for (seed, segment) in (1..).zip(&segments) {
+                let bytes = noise(seed, segment.bytes().len() as usize);
+                segment.bytes().write(0, &bytes);
+            }
+            let number = capsule
+                .entries()
+                .iter()
+                .position(|name| name == entry)
+                .unwrap();
+            let payload = noise(bytes as u64, bytes);
+            let call = mobile.call_entry(0, &code, number as u8, &payload, limits);
+            let did = match call.and_then(|call| call.wait()) {
+                Ok(reply) => format!("replied {}", shown(&reply)),
+                Err(Error::Failed(failure)) => {
+                    format!("failed: {:?}, {}", failure.cause, failure.text)
+                }
+                Err(other) => format!("not called: {other}"),
+            };
+            let left = segments.each_ref().map(|segment| {
+                let mut bytes = vec![0; segment.bytes().len() as usize];
+                segment.bytes().read(0, &mut bytes);
+                shown(&bytes)
+            });
+            all.push(Answer {
+                engine: call_of(kind),
+                call: format!("{entry}({bytes})"),
+                did: format!("{did}, left {left:?}"),
+            });
         }
     }
     all

@@ -15,7 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("name a capsule: answers FILE".into());
     };
     let capsule = Capsule::decode(&std::fs::read(file)?)?;
-    for answer in answers::answers(&capsule) {
+    let of_engines = answers::answers(&capsule);
+    for answer in of_engines.iter().chain(&answers::called(&capsule)) {
         println!("{answer}");
     }
     Ok(())

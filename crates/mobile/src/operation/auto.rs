@@ -34,26 +34,31 @@ impl Way {
 /// `chosen` has the way in its two lowest bits and, in units of `ONE`, how many more operations run
 /// untimed.
 const ONE: u32 = 4;
-/// Each way is tried so often before one is chosen: the first time includes what happens once.
+/// Each way is tried this often before one is preferred: the first time includes what happens once.
 const TRIALS: u32 = 4;
-/// One of so many operations is timed once a way is chosen, or fewer if the clock would cost more
-/// than one in [`SPARED`] of all time. Another way is tried after so many, or more by the same
-/// rule: ways that cost about the same are compared often.
+/// Once a way is chosen, one operation in this many is timed; more rarely, down to one in
+/// `TIMED_LEAST`, if the clock would take more than its share ([`SPARED`]). Another way is tried
+/// after as many, or more by the same rule: ways that cost about the same are compared often.
 const TIMED: u32 = 32;
 const TIMED_LEAST: u32 = 4096;
-/// The share of time that is lost to each kind of measurement.
+/// Each kind of measurement may take one part in this many of all time.
 const SPARED: f64 = 400.0;
 /// What it costs to time an operation and to choose again, in nanoseconds.
 const CLOCK: f64 = 400.0;
-/// As many times slower as the best way is one that has failed.
+/// A way that has failed is taken to be this many times slower than the best one.
 const SLOWEST: f64 = 1000.0;
-/// Another way is tried at least so often at a stretch, and further on while it becomes faster: the
-/// first times, what it needs is far from the processor. It does not become faster any more if none
-/// of [`SLOWER`] times is by [`FASTER`].
+/// A way is tried at least this many times in a row, and on while it becomes faster, up to
+/// `STRETCH_MOST`: at first, what it needs is not in the caches. It has stopped becoming faster when
+/// none of the last `SLOWER` times was `FASTER` times the best one.
 const STRETCH: u32 = 3;
 const STRETCH_MOST: u32 = 32;
 const FASTER: f64 = 0.98;
 const SLOWER: u32 = 3;
+/// Ways that are not far slower than the best one are tried at first until each has had this long,
+/// in nanoseconds, each time twice as often: a cache is filled by then, and what it spares shows.
+const EXPLORED: f64 = 20e6;
+/// As many times slower than the best way is one that is far slower.
+const FAR: f64 = 8.0;
 /// Sizes are told apart by their power of two.
 const SIZES: usize = 24;
 
@@ -64,6 +69,8 @@ const RECENT: usize = 8;
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     count: u32,
+    /// All times together, in nanoseconds.
+    spent: f64,
     /// Nanoseconds; infinitely many if it has failed, or was not tried.
     recent: [f64; RECENT],
 }
@@ -72,15 +79,16 @@ impl Default for Seen {
     fn default() -> Seen {
         Seen {
             count: 0,
+            spent: 0.0,
             recent: [f64::INFINITY; RECENT],
         }
     }
 }
 
 impl Seen {
-    /// Returns the time that one in four is below: whatever disturbs a process makes it slower, so
-    /// neither some such times nor one failure tell that others will follow. A way that is fast
-    /// only now and then, when the other process happens to run, is not taken for a fast one.
+    /// Returns the lower quartile of the recent times. Disturbances only make a process slower, so a
+    /// few slow times or one failure do not count. Nor does one fast time: a way that is fast only
+    /// now and then, when the other process happens to run, is not taken for a fast one.
     fn cost(&self) -> f64 {
         let mut recent = self.recent;
         recent.sort_unstable_by(f64::total_cmp);
@@ -102,16 +110,19 @@ struct OfSize {
 struct Stretch {
     way: usize,
     tries: u32,
+    /// How many there are at least.
+    wanted: u32,
     /// The least time, and the tries since then.
     best: f64,
     since_best: u32,
 }
 
 impl OfSize {
-    fn try_way(&mut self, way: usize) -> usize {
+    fn try_way(&mut self, way: usize, wanted: u32) -> usize {
         self.trying = Some(Stretch {
             way,
             tries: 0,
+            wanted,
             best: f64::INFINITY,
             since_best: 0,
         });
@@ -128,7 +139,7 @@ impl OfSize {
         if took < stretch.best * FASTER {
             (stretch.best, stretch.since_best) = (took, 0);
         }
-        let is_enough = stretch.tries >= STRETCH && self.seen[way].count >= TRIALS;
+        let is_enough = stretch.tries >= stretch.wanted;
         if is_enough && (stretch.since_best >= SLOWER || stretch.tries >= STRETCH_MOST) {
             self.trying = None;
         }
@@ -137,6 +148,15 @@ impl OfSize {
     /// Returns the first way that has not been tried often enough.
     fn untried(&self) -> Option<usize> {
         self.seen.iter().position(|seen| seen.count < TRIALS)
+    }
+
+    /// Returns the way that has been tried least often of those that are to be tried for longer
+    /// before one is chosen.
+    fn unexplored(&self) -> Option<usize> {
+        let most = self.seen[cheapest(self)].cost() * FAR;
+        let is_it = |seen: &Seen| seen.spent < EXPLORED && seen.cost() <= most;
+        let ways = (0..).zip(&self.seen).filter(|(_, seen)| is_it(seen));
+        ways.min_by_key(|(_, seen)| seen.count).map(|(way, _)| way)
     }
 }
 
@@ -179,6 +199,13 @@ impl Auto {
         }
     }
 
+    /// Has the next operation of this size timed: what this one has met takes so long that the clock
+    /// costs little beside it, and may have been elsewhere before.
+    pub(super) fn time_next(&self, size: u64) {
+        // ORDERING: Relaxed, as above.
+        self.chosen[size_class(size)].store(0, Relaxed);
+    }
+
     /// Runs an operation and records what it has cost.
     pub(super) fn run_timed<T>(&self, size: u64, run: impl FnOnce(Way) -> Result<T>) -> Result<T> {
         let at = size_class(size);
@@ -199,8 +226,7 @@ impl Auto {
         let at = size_class(size);
         let of_size = &mut crate::runtime::locked(&self.seen)[at];
         of_size.seen[way as usize].recent = [f64::INFINITY; RECENT];
-        // ORDERING: Relaxed, as above.
-        self.chosen[at].store(0, Relaxed);
+        self.time_next(size);
     }
 
     /// Returns the way that is the cheapest for operations of this size; `None` while ways are
@@ -227,7 +253,11 @@ impl Auto {
             return stretch.way;
         }
         if let Some(way) = of_size.untried() {
-            return of_size.try_way(way);
+            return of_size.try_way(way, TRIALS);
+        }
+        if let Some(way) = of_size.unexplored() {
+            let count = of_size.seen[way].count;
+            return of_size.try_way(way, count);
         }
         let best = cheapest(of_size);
         let cost = |way: usize| of_size.seen[way].cost().max(1.0);
@@ -242,7 +272,7 @@ impl Auto {
         }
         let next = of_size.next;
         (of_size.since, of_size.next) = (0, (next + 1) % Way::ALL.len());
-        of_size.try_way(next)
+        of_size.try_way(next, STRETCH)
     }
 
     /// Records what a way has cost: infinitely much, if it has failed.
@@ -250,6 +280,7 @@ impl Auto {
         let of_size = &mut crate::runtime::locked(&self.seen)[at];
         let seen = &mut of_size.seen[way];
         seen.recent[seen.count as usize % RECENT] = took;
+        seen.spent += took;
         seen.count = match seen.count {
             u32::MAX => TRIALS,
             count => count + 1,
@@ -304,7 +335,7 @@ mod tests {
     fn the_cheapest_way_is_chosen() {
         let auto = Auto::default();
         let counts = spent(&auto, [1e5, 100.0, 300.0], 1_000_000);
-        assert!(counts[1] > 990_000 && counts[0] < 30, "{counts:?}");
+        assert!(counts[1] > 800_000 && counts[0] < 30, "{counts:?}");
         let counts = spent(&auto, [1e5, 2000.0, 300.0], 1_000_000);
         assert!(counts[2] > 900_000, "{counts:?}");
         assert_eq!(auto.best(31), Some(Way::Moved));
@@ -315,7 +346,7 @@ mod tests {
     fn a_way_that_fails_is_not_chosen() {
         let auto = Auto::default();
         let counts = spent(&auto, [500.0, 100.0, f64::INFINITY], 1_000_000);
-        assert!(counts[2] < 100 && counts[1] > 990_000, "{counts:?}");
+        assert!(counts[2] < 100 && counts[1] > 800_000, "{counts:?}");
         let counts = spent(&auto, [500.0, 100.0, 10.0], 10_000_000);
         assert!(counts[2] > 5_000_000, "{counts:?}");
         assert_eq!(auto.best(31), Some(Way::Moved));
@@ -324,13 +355,47 @@ mod tests {
         assert_eq!(auto.other(31, Way::Function), Way::Gets);
     }
 
+    /// An operation that has met something slow has the next one timed, however many were to go
+    /// without.
+    #[test]
+    fn the_next_one_is_timed() {
+        let auto = Auto::default();
+        auto.chosen[size_class(31)].store(ONE * TIMED_LEAST, Relaxed);
+        assert_eq!(auto.untimed(31), Some(Way::Gets));
+        auto.time_next(31);
+        assert_eq!(auto.untimed(31), None);
+    }
+
+    /// A way that becomes fast only when a cache is filled, after a thousand operations that are
+    /// slower than those of another way, is found before one is chosen.
+    #[test]
+    fn a_cache_has_time_to_fill() {
+        let (auto, at) = (Auto::default(), size_class(31));
+        let mut ways = [0; 3];
+        for _ in 0..100_000 {
+            let untimed = auto.untimed(31).map(|way| way as usize);
+            let way = untimed.unwrap_or_else(|| auto.choose(at));
+            ways[way] += 1;
+            let cost = match way {
+                0 if ways[0] > 1000 => 700.0,
+                0 => 3000.0,
+                1 => 2000.0,
+                _ => 2500.0,
+            };
+            if untimed.is_none() {
+                auto.record(at, way, cost);
+            }
+        }
+        assert!(ways[0] > 70_000, "{ways:?}");
+    }
+
     /// A way that is fast one time in eight is not the cheapest. One that becomes faster with each
     /// use, as what it reads comes to its processor, is tried until it does not any more.
     #[test]
     fn a_lucky_way_is_not_chosen() {
         let (auto, at) = (Auto::default(), size_class(31));
         let mut ways = [0; 3];
-        for _ in 0..1000 {
+        for _ in 0..3_000_000 {
             let untimed = auto.untimed(31).map(|way| way as usize);
             let way = untimed.unwrap_or_else(|| auto.choose(at));
             ways[way] += 1;
@@ -344,7 +409,7 @@ mod tests {
                 auto.record(at, way, cost);
             }
         }
-        assert!(ways[0] > 900, "{ways:?}");
+        assert!(ways[0] > 2_000_000, "{ways:?}");
     }
 
     /// No way is the best one before all have been tried.

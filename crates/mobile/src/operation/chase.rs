@@ -125,11 +125,14 @@ impl Table {
     }
 
     fn by_gets(&self, mut depth: u64, mut address: u64) -> Result<u64> {
+        let all = depth;
         loop {
             (depth, address) = self.walk_mapped(depth, address)?;
             if depth == 0 {
                 return Ok(address);
             }
+            // The chases before may all have been loads.
+            self.forms.auto.time_next(all);
             let mut word = [0];
             self.shards.get(address, &mut word)?;
             (depth, address) = (depth - 1, word[0]);

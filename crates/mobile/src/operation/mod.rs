@@ -9,7 +9,7 @@
 //!
 //! | operation | result | one-way delays by gets | by calls |
 //! |---|---|---|---|
-//! | [`Table::chase`] | the address after D dependent loads | 2 D | 2 + (1 - 1/S) D |
+//! | [`Table::chase`] | the address after D dependent loads | 2 D | 2 + (1 - 1/S) (D - 1) |
 //! | [`Gather::gather`] | the words at a list of addresses | 2 | 2 |
 //! | [`Lists::find`] | the value of a key in a linked list, after N nodes | 2 + 2 N | 2 + (1 - 1/S) N |
 //! | [`Tree::get`], [`Tree::lower_bound`] | a value of a B-tree with H levels | 2 H | 2 + (1 - 1/S) (H - 1) |
@@ -17,8 +17,8 @@
 //! | [`Below::find`] | a sum of the words that are below a bound | 2, and all the data | 2 |
 //!
 //! S is the number of units over which data are spread at random. A call costs 0.6 us on one node;
-//! a kernel takes about 0.1 us, and what its loads take. Function and moved code differ in nothing
-//! but the first call.
+//! a kernel takes about 0.1 us, and what its loads take. Function and moved code differ in the first
+//! call, and in the time that it takes to enter WebAssembly.
 //!
 //! # Wrong addresses
 //! Addresses that the caller names are checked before anything is sent. Addresses that are found in

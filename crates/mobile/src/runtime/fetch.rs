@@ -23,7 +23,8 @@
 //!
 //! What a sender has sent is lost when another one is asked to send all of it. So each change
 //! doubles how long the next sender may send nothing: of several slow ones, one ends what it has
-//! begun.
+//! begun. A sender that goes on for longer than [`AGAIN`] is changed, too, and each change doubles
+//! that time.
 //!
 //! # Invariants
 //! F1 Only bytes of one holder are put together, so wrong bytes are the fault of that one. Answers
@@ -54,7 +55,7 @@ const SIGNATURES_MAX: usize = 64;
 const STALL: Duration = Duration::from_millis(50);
 /// A request or its answer may have been dropped if nothing has come for so long.
 const AGAIN: Duration = Duration::from_secs(2);
-/// So many changes of the sender double [`STALL`].
+/// The most changes of the sender that double [`STALL`].
 const CHANGES_MAX: u32 = 16;
 
 /// A capsule on its way.
@@ -69,6 +70,8 @@ pub(crate) struct Fetch {
     whole: u32,
     /// How often another holder was asked in the place of one that had begun.
     changes: u32,
+    /// When the sender began.
+    since: Duration,
     /// When the last bytes came, or were asked for.
     at: Duration,
     /// When to ask again, and how long that is after the last time.
@@ -116,6 +119,12 @@ impl Fetch {
     /// slow ones end what they have begun.
     fn stall(&self) -> Duration {
         STALL * (1 << self.changes.min(CHANGES_MAX))
+    }
+
+    /// Returns whether the sender takes longer than it may while there are other holders. Longer
+    /// each time, as in [`Fetch::stall`].
+    fn lasts_long(&self, now: Duration) -> bool {
+        now.saturating_sub(self.since) > AGAIN * (1 << self.changes.min(CHANGES_MAX))
     }
 
     /// Records that the request is repeated now, as nothing has come for `pause`. Puts the sender
@@ -246,7 +255,8 @@ impl Work {
         }
         let is_new = known.is_none_or(|entry| matches!(entry.state(), State::Rejected(_)));
         if is_new && self.codes.fetches(from) >= FETCHES_MAX {
-            let text = format!("{FETCHES_MAX} codes are being fetched there for one unit");
+            let text =
+                format!("{FETCHES_MAX} capsules are being fetched for one unit: call again later");
             let failure = Failure::new(Cause::Busy, text);
             return self.fail(runtime, fabric, &head, from, failure);
         }
@@ -453,7 +463,7 @@ impl Work {
                 // Another one was faster. This one is asked again if that one fails.
                 return holders.push(from);
             }
-            fetch.sender = Some(from);
+            (fetch.sender, fetch.since) = (Some(from), self.clock);
         }
         if whole == 0 {
             // It has evicted the code meanwhile.
@@ -482,20 +492,24 @@ impl Work {
             codes.find_caller(id, me, whole.into()) && codes.has_room(id, whole)
         };
         if offset == 0 && !has_room(&mut self.codes) {
-            let text = "too much code is on its way, or being compiled, there";
+            let text =
+                "too much code is on its way, or being compiled, at this unit: call again later";
             self.codes.set(id, State::Idle);
             return self.fail_parked(runtime, fabric, id, &Failure::new(Cause::Busy, text));
         }
         let Some(entry) = self.codes.entries.get_mut(&id) else {
             return;
         };
-        let Some((fetch, _)) = entry.fetch() else {
+        let Some((fetch, holders)) = entry.fetch() else {
             return;
         };
         fetch.whole = whole;
         fetch.got.extend_from_slice(part);
         fetch.expect(self.clock);
         self.counters.code_received += part.len() as u64;
+        if !is_last && fetch.lasts_long(self.clock) && fetch.change_sender(holders) {
+            return self.ask_next(runtime, fabric, id);
+        }
         if !is_last {
             let head = frame::short(frame::FETCH, [fetch.got.len() as u32]);
             return self.post(runtime, fabric, from, id, &head, &[]);

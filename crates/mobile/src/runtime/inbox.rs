@@ -1,7 +1,8 @@
 //! Frames that have arrived and wait for their turn, by their senders.
 //!
 //! A sender that has frames here has one turn for each turn of every other one, so what it has sent
-//! holds up the others by one frame each (X7), and takes no room from them (X3).
+//! holds up the others by one frame each (X7), and takes no room from them (X3). Calls wait apart
+//! from the other frames, which end what waits elsewhere and do not wait for kernels (X8).
 
 use super::{Arrived, EACH, INBOX_MAX, Payload};
 use crate::calls::CALLS_MAX;
@@ -23,19 +24,11 @@ const REFUSED_MAX: u64 = 4 * REFUSED_FROM_ONE;
 /// The most places that an empty queue keeps.
 const SPARE: usize = 64;
 
-/// What is counted apart: calls, and frames that end what waits.
-const CLASSES: usize = 2;
-const CALLS: usize = 0;
-const OTHERS: usize = 1;
-
-/// What something costs, and in which class.
-type Cost = (usize, u64);
-
-/// What waits from one sender, in its order.
+/// What waits from one sender, in its order, each with what it costs.
 #[derive(Debug)]
 struct Queue<T> {
-    items: VecDeque<(Cost, T)>,
-    costs: [u64; CLASSES],
+    items: VecDeque<(u64, T)>,
+    cost: u64,
 }
 
 /// Queues of senders that take turns.
@@ -45,9 +38,9 @@ pub(super) struct Turns<T> {
     of_senders: HashMap<Life, Queue<T>, foldhash::fast::RandomState>,
     /// Their senders, in the order of their turns.
     turns: VecDeque<Life>,
-    costs: [u64; CLASSES],
+    cost: u64,
     /// An empty queue: a sender whose frames are taken one by one has none allocated each time.
-    spare: VecDeque<(Cost, T)>,
+    spare: VecDeque<(u64, T)>,
 }
 
 impl<T> Default for Turns<T> {
@@ -55,35 +48,35 @@ impl<T> Default for Turns<T> {
         Turns {
             of_senders: HashMap::default(),
             turns: VecDeque::new(),
-            costs: [0; CLASSES],
+            cost: 0,
             spare: VecDeque::new(),
         }
     }
 }
 
 impl<T> Turns<T> {
-    /// Returns whether a sender may add so much, if all of it in that class has at most `of_one`,
-    /// and that of all senders at most `of_all`.
+    /// Returns whether a sender may add so much, if what waits from it costs at most `of_one`, and
+    /// what waits from all senders at most `of_all`.
     #[inline]
-    fn has_room(&self, from: Life, (class, cost): Cost, of_one: u64, of_all: u64) -> bool {
+    fn has_room(&self, from: Life, cost: u64, of_one: u64, of_all: u64) -> bool {
         let queue = self.of_senders.get(&from);
-        let waits = queue.map_or(0, |queue| queue.costs[class]);
-        waits + cost <= of_one && self.costs[class] + cost <= of_all
+        let waits = queue.map_or(0, |queue| queue.cost);
+        waits + cost <= of_one && self.cost + cost <= of_all
     }
 
     #[inline]
-    fn add(&mut self, from: Life, cost: Cost, item: T) {
+    fn add(&mut self, from: Life, cost: u64, item: T) {
         let (spare, turns) = (&mut self.spare, &mut self.turns);
         let queue = self.of_senders.entry(from).or_insert_with(|| {
             turns.push_back(from);
             Queue {
                 items: std::mem::take(spare),
-                costs: [0; CLASSES],
+                cost: 0,
             }
         });
         queue.items.push_back((cost, item));
-        queue.costs[cost.0] += cost.1;
-        self.costs[cost.0] += cost.1;
+        queue.cost += cost;
+        self.cost += cost;
     }
 
     /// Takes the first frame of the sender whose turn it is.
@@ -91,9 +84,9 @@ impl<T> Turns<T> {
     pub(super) fn next(&mut self) -> Option<(Life, T)> {
         let from = self.turns.pop_front()?;
         let queue = self.of_senders.get_mut(&from)?;
-        let ((class, cost), item) = queue.items.pop_front()?;
-        queue.costs[class] -= cost;
-        self.costs[class] -= cost;
+        let (cost, item) = queue.items.pop_front()?;
+        queue.cost -= cost;
+        self.cost -= cost;
         match queue.items.is_empty() {
             false => self.turns.push_back(from),
             true => {
@@ -112,20 +105,22 @@ impl<T> Turns<T> {
         self.next()
     }
 
-    /// Takes what a sender has here besides calls.
-    pub(super) fn take_others(&mut self, from: Life) -> Vec<T> {
+    /// Takes what a sender has here and `is_it` returns true for, in its order.
+    pub(super) fn take_of(&mut self, from: Life, is_it: impl Fn(&T) -> bool) -> Vec<T> {
         let Some(queue) = self.of_senders.get_mut(&from) else {
             return Vec::new();
         };
         let all = std::mem::take(&mut queue.items).into_iter();
-        let (others, calls): (VecDeque<_>, _) = all.partition(|((class, _), _)| *class == OTHERS);
-        queue.items = calls;
-        self.costs[OTHERS] -= std::mem::take(&mut queue.costs[OTHERS]);
+        let (taken, left): (VecDeque<_>, _) = all.partition(|(_, item)| is_it(item));
+        let cost: u64 = taken.iter().map(|(cost, _)| *cost).sum();
+        queue.items = left;
+        queue.cost -= cost;
+        self.cost -= cost;
         if queue.items.is_empty() {
             self.of_senders.remove(&from);
             self.turns.retain(|sender| *sender != from);
         }
-        others.into_iter().map(|(_, item)| item).collect()
+        taken.into_iter().map(|(_, item)| item).collect()
     }
 
     #[inline]
@@ -135,14 +130,16 @@ impl<T> Turns<T> {
 
     #[cfg(test)]
     pub(super) fn cost(&self) -> u64 {
-        self.costs.iter().sum()
+        self.cost
     }
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    pub(super) frames: Turns<Arrived>,
+    pub(super) calls: Turns<Arrived>,
+    /// Failures, requests for code, and code.
+    pub(super) others: Turns<Arrived>,
     /// Calls whose units are to be told that they failed.
     pub(super) refused: Turns<Refused>,
 }
@@ -165,12 +162,11 @@ impl Inbox {
         };
         let len = bytes.len() as u64 + rest.len();
         let cost = len + EACH;
-        let class = match kind {
-            kind if frame::is_call(kind) => CALLS,
-            frame::REPLY | frame::FAIL | frame::FETCH | frame::CODE => OTHERS,
+        let frames = match kind {
+            kind if frame::is_call(kind) => &mut self.calls,
+            frame::REPLY | frame::FAIL | frame::FETCH | frame::CODE => &mut self.others,
             _ => return tracing::warn!(from = %from.peer, kind, "an unknown frame"),
         };
-        let cost = (class, cost);
         // What somebody waits for has room beside them.
         let is_unwaited = kind == frame::FAIL && frame::is_one_way(bytes);
         let of_one = if is_unwaited {
@@ -178,7 +174,7 @@ impl Inbox {
         } else {
             FROM_ONE
         };
-        if self.frames.has_room(from, cost, of_one, INBOX_MAX) {
+        if frames.has_room(from, cost, of_one, INBOX_MAX) {
             let mut all = Payload::with_capacity(len as usize);
             all.extend_from_slice(bytes);
             all.resize(len as usize, 0);
@@ -189,7 +185,7 @@ impl Inbox {
                 word,
                 bytes: all,
             };
-            return self.frames.add(from, cost, arrived);
+            return frames.add(from, cost, arrived);
         }
         match bytes.first_chunk() {
             Some(head) if frame::is_answered(bytes) && self.refuse(from, *head, None) => {}
@@ -205,7 +201,7 @@ impl Inbox {
         head: [u8; Head::BYTES],
         why: Option<Arc<Failure>>,
     ) -> bool {
-        let cost = (CALLS, Head::BYTES as u64);
+        let cost = Head::BYTES as u64;
         let may = (self.refused).has_room(from, cost, REFUSED_FROM_ONE, REFUSED_MAX);
         if may {
             self.refused.add(from, cost, Refused { head, why });
@@ -234,11 +230,15 @@ mod tests {
         head
     }
 
+    fn cost(inbox: &Inbox) -> u64 {
+        inbox.calls.cost() + inbox.others.cost()
+    }
+
     fn fill(inbox: &mut Inbox, from: Life, kind: u8, payload: &[u8]) {
         loop {
-            let before = inbox.frames.cost();
+            let before = cost(inbox);
             inbox.keep(from, 0, &head(kind), &Body::Slice(payload));
-            if inbox.frames.cost() == before {
+            if cost(inbox) == before {
                 return;
             }
         }
@@ -252,20 +252,20 @@ mod tests {
         for peer in 0..3 {
             fill(&mut inbox, life(peer), frame::CALL, &[0; 60_000]);
             let all = FROM_ONE * (u64::from(peer) + 1);
-            assert!((all - 4 * 60_200..=all).contains(&inbox.frames.cost()));
+            assert!((all - 4 * 60_200..=all).contains(&cost(&inbox)));
         }
-        let before = inbox.frames.cost();
+        let before = cost(&inbox);
         inbox.keep(life(3), 0, &head(frame::CALL), &Body::Slice(&[0; 60_000]));
         inbox.keep(life(0), 0, &head(frame::CODE), &Body::Slice(&[0; 8_000]));
-        assert_eq!(inbox.frames.cost() - before, 68_000 + 2 * (24 + EACH));
+        assert_eq!(cost(&inbox) - before, 68_000 + 2 * (24 + EACH));
         for peer in 3..8 {
             fill(&mut inbox, life(peer), frame::CALL, &[0; 60_000]);
         }
-        assert!((INBOX_MAX - 60_200..=INBOX_MAX).contains(&inbox.frames.cost()));
+        assert!((INBOX_MAX - 60_200..=INBOX_MAX).contains(&cost(&inbox)));
         for peer in 0..8 {
             fill(&mut inbox, life(peer), frame::FAIL, &[0; 60_000]);
         }
-        assert!((2 * INBOX_MAX - 2 * 60_200..=2 * INBOX_MAX).contains(&inbox.frames.cost()));
+        assert!((2 * INBOX_MAX - 2 * 60_200..=2 * INBOX_MAX).contains(&cost(&inbox)));
     }
 
     /// Failures for which nobody waits leave room to those for which somebody does.
@@ -277,10 +277,10 @@ mod tests {
         for _ in 0..FROM_ONE / EACH {
             inbox.keep(life(1), 0, &unwaited, &Body::Slice(&[]));
         }
-        let kept = inbox.frames.cost();
+        let kept = cost(&inbox);
         assert!((UNWAITED_FROM_ONE - 200..=UNWAITED_FROM_ONE).contains(&kept));
         fill(&mut inbox, life(1), frame::FAIL, &[]);
-        assert!((FROM_ONE - 200..=FROM_ONE).contains(&inbox.frames.cost()));
+        assert!((FROM_ONE - 200..=FROM_ONE).contains(&cost(&inbox)));
     }
 
     /// All calls of a unit that find no room are told so, also if another unit makes more of them
@@ -311,7 +311,7 @@ mod tests {
             inbox.keep(life(peer), word, &call, &Body::Slice(&[]));
         }
         let next = |inbox: &mut Inbox| {
-            let (from, arrived) = inbox.frames.next()?;
+            let (from, arrived) = inbox.calls.next()?;
             Some((from.peer.0, arrived.word))
         };
         let first: Vec<_> = std::iter::from_fn(|| next(&mut inbox)).take(4).collect();
@@ -319,7 +319,28 @@ mod tests {
         inbox.keep(life(3), 1, &head(frame::CALL), &Body::Slice(&[]));
         let rest: Vec<_> = std::iter::from_fn(|| next(&mut inbox)).collect();
         assert_eq!(rest, [(2, 1), (1, 2), (3, 1), (1, 3)]);
-        assert_eq!(inbox.frames.cost(), 0);
-        assert!(inbox.frames.of_senders.is_empty() && inbox.frames.turns.is_empty());
+        assert_eq!(cost(&inbox), 0);
+        assert!(inbox.calls.of_senders.is_empty() && inbox.calls.turns.is_empty());
+    }
+
+    /// What ends a wait elsewhere is not behind the calls of its sender, and stays in order.
+    #[test]
+    fn what_ends_waits_is_not_behind_calls() {
+        let mut inbox = Inbox::default();
+        for word in 0..100 {
+            inbox.keep(life(1), word, &head(frame::CALL), &Body::Slice(&[]));
+        }
+        for kind in [frame::FETCH, frame::FAIL, frame::CODE] {
+            inbox.keep(life(1), 7, &head(kind), &Body::Slice(&[]));
+        }
+        let others: Vec<u8> = std::iter::from_fn(|| inbox.others.next())
+            .map(|(_, arrived)| arrived.kind)
+            .collect();
+        assert_eq!(others, [frame::FETCH, frame::FAIL, frame::CODE]);
+        let is_even = |arrived: &Arrived| arrived.word % 2 == 0;
+        assert_eq!(inbox.calls.take_of(life(1), is_even).len(), 50);
+        assert_eq!(cost(&inbox), 50 * (24 + EACH));
+        let left: Vec<_> = std::iter::from_fn(|| inbox.calls.next()).collect();
+        assert!(left.iter().all(|(_, arrived)| !is_even(arrived)));
     }
 }

@@ -1,4 +1,4 @@
-//! The engine for bitcode: it loads LLVM when the first bitcode comes.
+//! The engine for bitcode: it loads LLVM before the first bitcode is compiled.
 
 use super::locked;
 use crate::capsule::Part;
@@ -26,6 +26,12 @@ impl Bitcode {
         if place.at != at || matches!(place.loaded, Some(Err(_))) {
             *place = Place { at, loaded: None };
         }
+    }
+
+    /// Loads LLVM, if it is not there yet. If it is missing, bitcode will say so.
+    pub(super) fn warm_up(&self) {
+        let loaded = self.llvm();
+        tracing::debug!(?loaded, "LLVM for bitcode");
     }
 
     /// Returns LLVM. The lock is not held while it is loaded: that takes milliseconds.

@@ -1,8 +1,9 @@
 //! The threads that compile code, so that calls of other code go on meanwhile: one for code with a
-//! native part, on which LLVM may work for 20 s, and one for the rest. The first starts with its
-//! first job, the second with the runtime: it makes the engine for WebAssembly and uses it once, so
-//! that the first code of a process does not wait for 2 ms. LLVM would take 30 ms and some
-//! megabytes of each process, so it comes with the first bitcode. Both end with the runtime.
+//! native part, on which LLVM may work for 20 s, and one for the rest. The second starts with the
+//! runtime: it makes the engine for WebAssembly and uses it once, so that the first code of a
+//! process does not wait for 2 ms. The first starts when the unit comes to trust native code, and
+//! loads LLVM, which takes 13 ms and some megabytes; other units load nothing. Both end with the
+//! runtime.
 //!
 //! # Invariants
 //! L1 The units whose calls need code take turns: much code of one of them holds up that of the
@@ -17,7 +18,7 @@ use super::llvm::{Bitcode, check_producer};
 use super::locked;
 use super::ready::Ready;
 use crate::capsule::{Capsule, Part, Processor};
-use samite_engines::{Engine, Kind};
+use samite_engines::{Engine, Kind, Refused};
 use samite_fabric::Fabric;
 use samite_fabric::rpc::Life;
 use std::collections::VecDeque;
@@ -114,6 +115,9 @@ struct Lane {
     changed: Condvar,
     /// Whether the thread was started (L3).
     runs: Mutex<bool>,
+    /// How often engines were made.
+    #[cfg(test)]
+    made: std::sync::atomic::AtomicU32,
     loaded: Arc<Mutex<VecDeque<Loaded>>>,
 }
 
@@ -172,7 +176,7 @@ impl Loader {
     pub(super) fn load(&self, job: Job) {
         let lane = self.lane_of(&job);
         let mut runs = locked(&lane.runs);
-        match self.start(lane, &mut runs, false) {
+        match self.start(lane, &mut runs, |_, _| {}) {
             Ok(()) => {
                 locked(&lane.jobs).add(job);
                 lane.changed.notify_one();
@@ -194,14 +198,28 @@ impl Loader {
     /// Has the engine for WebAssembly made before code comes. Without a thread, the first code
     /// tries again.
     pub(super) fn warm_up(&self) {
-        let mut runs = locked(&self.portable.runs);
-        if let Err(error) = self.start(&self.portable, &mut runs, true) {
+        self.prepare(&self.portable, |engines, _| warm_up(engines));
+    }
+
+    /// Has LLVM loaded before bitcode comes, as [`Loader::warm_up`].
+    pub(super) fn warm_up_native(&self) {
+        self.prepare(&self.native, |_, bitcode| bitcode.warm_up());
+    }
+
+    fn prepare(&self, lane: &Arc<Lane>, warm_up: fn(&[Loadable], &Bitcode)) {
+        let mut runs = locked(&lane.runs);
+        if let Err(error) = self.start(lane, &mut runs, warm_up) {
             tracing::debug!(%error, "there is no thread yet that compiles code");
         }
     }
 
     /// Starts the thread of a lane, if it does not run yet.
-    fn start(&self, lane: &Arc<Lane>, runs: &mut bool, warms_up: bool) -> std::io::Result<()> {
+    fn start(
+        &self,
+        lane: &Arc<Lane>,
+        runs: &mut bool,
+        warm_up: fn(&[Loadable], &Bitcode),
+    ) -> std::io::Result<()> {
         #[cfg(test)]
         if self
             .has_no_threads
@@ -214,10 +232,8 @@ impl Loader {
             let builder = std::thread::Builder::new().name("samite loader".into());
             builder.spawn(move || {
                 lane.run(|| {
-                    let engines = engines(bitcode);
-                    if warms_up {
-                        warm_up(&engines);
-                    }
+                    let engines = engines(bitcode.clone());
+                    warm_up(&engines, &bitcode);
                     engines
                 });
             })?;
@@ -304,11 +320,14 @@ impl Lane {
             }
             return;
         };
+        #[cfg(test)]
+        self.made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         while let Some(job) = self.next() {
             // A panic of an engine ends this job, not the thread.
             let prepared = catch_unwind(AssertUnwindSafe(|| prepare(&engines, &job)));
-            let ready = prepared.unwrap_or_else(|_| Err("the engine failed on this code".into()));
-            let ready = ready.map_err(NotLoaded::Refused);
+            let ready = prepared.unwrap_or_else(|_| {
+                Err(NotLoaded::Refused("the engine failed on this code".into()))
+            });
             locked(&self.loaded).push_back((job.id, job.decision, ready));
             job.fabric.want_work();
         }
@@ -351,9 +370,10 @@ fn warm_up(engines: &[Loadable]) {
 /// Compiles the first part that an engine accepts.
 ///
 /// # Errors
-/// Why each part was refused.
-fn prepare(engines: &[Loadable], job: &Job) -> Result<Ready, String> {
+/// Why each part was refused. If that of one may change, the next call may try again.
+fn prepare(engines: &[Loadable], job: &Job) -> Result<Ready, NotLoaded> {
     let mut refused = Vec::new();
+    let mut is_for_now = false;
     for engine in engines {
         let kind = match engine {
             Ok(engine) => engine.kind(),
@@ -364,7 +384,10 @@ fn prepare(engines: &[Loadable], job: &Job) -> Result<Ready, String> {
             let prepared = match engine {
                 Ok(engine) => check_producer(part).and_then(|()| {
                     let prepared = engine.prepare(job.capsule.part(part), job.capsule.entries());
-                    prepared.map_err(|error| error.to_string())
+                    prepared.map_err(|error| {
+                        is_for_now |= matches!(error, Refused::ForNow(_));
+                        error.to_string()
+                    })
                 }),
                 Err((_, why)) => Err(why.clone()),
             };
@@ -374,19 +397,24 @@ fn prepare(engines: &[Loadable], job: &Job) -> Result<Ready, String> {
             }
         }
     }
-    match refused.is_empty() {
-        true => Err(format!(
+    if refused.is_empty() {
+        refused.push(format!(
             "capsule {} has no code for this processor ({}) and the engines of this build",
             job.capsule.hash(),
             Processor::HERE.name()
-        )),
-        false => Err(refused.join("; ")),
+        ));
     }
+    let why = refused.join("; ");
+    Err(match is_for_now {
+        true => NotLoaded::ForNow(why),
+        false => NotLoaded::Refused(why),
+    })
 }
 
 #[cfg(all(test, feature = "wasm"))]
 mod tests {
     use super::*;
+    use samite_engines::Code;
     use samite_fabric::{Config, Identity, PeerId};
 
     fn caller(peer: u32) -> Life {
@@ -404,6 +432,17 @@ mod tests {
         }
     }
 
+    fn job(fabric: &Fabric, id: u64, capsule: Capsule) -> Job {
+        Job {
+            id,
+            caller: caller(1),
+            decision: 3,
+            parts: capsule.parts().to_vec(),
+            capsule,
+            fabric: fabric.clone(),
+        }
+    }
+
     /// Much code of one unit does not hold up that of others. Jobs of an earlier decision are not
     /// done.
     #[test]
@@ -412,12 +451,9 @@ mod tests {
         let capsule = Capsule::builder(["run"]).wasm(*b"no module").build();
         let capsule = capsule.unwrap();
         let job = |id, peer, decision| Job {
-            id,
             caller: caller(peer),
             decision,
-            parts: capsule.parts().to_vec(),
-            capsule: capsule.clone(),
-            fabric: fabric.clone(),
+            ..job(&fabric, id, capsule.clone())
         };
         let loader = Loader::new();
         loader.without_thread();
@@ -443,6 +479,18 @@ mod tests {
         assert_eq!(loader.jobs(), 0);
     }
 
+    /// Waits for something that another thread does.
+    fn until<T>(is_there: impl Fn() -> Option<T>) -> T {
+        let begin = std::time::Instant::now();
+        loop {
+            if let Some(found) = is_there() {
+                return found;
+            }
+            assert!(begin.elapsed().as_secs() < 60, "nothing comes");
+            std::thread::yield_now();
+        }
+    }
+
     /// A thread that makes its engine before code comes does the jobs that come then; the module
     /// that it compiles for that is one that engines take.
     #[test]
@@ -450,21 +498,17 @@ mod tests {
         let fabric = Fabric::alone(Identity::by_hand("early"), Config::default()).unwrap();
         let loader = Loader::new();
         loader.warm_up();
-        let capsule = Capsule::from_wat(include_str!("warm_up.wat")).unwrap();
-        loader.load(Job {
-            id: 7,
-            caller: caller(1),
-            decision: 3,
-            parts: capsule.parts().to_vec(),
-            capsule,
-            fabric: fabric.clone(),
-        });
-        let (id, decision, loaded) = loop {
-            match loader.take() {
-                Some(loaded) => break loaded,
-                None => std::thread::yield_now(),
-            }
+        let made = || {
+            loader
+                .portable
+                .made
+                .load(std::sync::atomic::Ordering::Relaxed)
         };
+        until(|| (made() == 1).then_some(()));
+        let capsule = Capsule::from_wat(include_str!("warm_up.wat")).unwrap();
+        loader.load(job(&fabric, 7, capsule));
+        let (id, decision, loaded) = until(|| loader.take());
+        assert_eq!(made(), 1);
         assert_eq!((id, decision), (7, 3));
         let ready = loaded.unwrap();
         assert!(
@@ -482,15 +526,7 @@ mod tests {
         let loader = Loader::new();
         loader.without_thread();
         let load = |id, capsule: crate::capsule::Builder| {
-            let capsule = capsule.build().unwrap();
-            loader.load(Job {
-                id,
-                caller: caller(1),
-                decision: 1,
-                parts: capsule.parts().to_vec(),
-                capsule,
-                fabric: fabric.clone(),
-            });
+            loader.load(job(&fabric, id, capsule.build().unwrap()));
         };
         load(
             1,
@@ -525,14 +561,7 @@ mod tests {
         let loader = Loader::new();
         loader.without_thread();
         let capsule = Capsule::builder(["run"]).wasm(*b"x").build().unwrap();
-        loader.load(Job {
-            id: 7,
-            caller: caller(1),
-            decision: 3,
-            parts: capsule.parts().to_vec(),
-            capsule,
-            fabric: fabric.clone(),
-        });
+        loader.load(job(&fabric, 7, capsule));
         loader.portable.run(|| panic!("no memory"));
         let (id, decision, loaded) = loader.take().expect("an answer");
         assert_eq!((id, decision), (7, 3));
@@ -548,15 +577,11 @@ mod tests {
         let engines: Vec<Loadable> = vec![missing, Ok(Box::new(wasm))];
         let fabric = Fabric::alone(Identity::by_hand("loader"), Config::default()).unwrap();
         let load = |capsule: Capsule| {
-            let job = Job {
-                id: capsule.hash().id(),
-                caller: caller(0),
-                decision: 0,
-                parts: capsule.parts().to_vec(),
-                capsule,
-                fabric: fabric.clone(),
-            };
-            prepare(&engines, &job).map(|ready| ready.kind)
+            let loaded = prepare(&engines, &job(&fabric, 7, capsule));
+            loaded.map(|ready| ready.kind).map_err(|why| match why {
+                NotLoaded::Refused(why) => why,
+                NotLoaded::ForNow(why) => panic!("not for now: {why}"),
+            })
         };
         let bitcode = || Capsule::builder(["run"]).bitcode(Processor::HERE, 22, *b"BC");
         let refused = load(bitcode().build().unwrap()).unwrap_err();
@@ -567,5 +592,28 @@ mod tests {
         let elsewhere = Capsule::builder(["run"]).elf(other(), *b"\x7fELF");
         let refused = load(elsewhere.build().unwrap()).unwrap_err();
         assert!(refused.contains("no code for this processor"), "{refused}");
+    }
+
+    /// An engine that lacks something for the moment.
+    struct Lacking;
+
+    impl Engine for Lacking {
+        fn kind(&self) -> Kind {
+            Kind::Elf
+        }
+
+        fn prepare(&self, _: &[u8], _: &[String]) -> Result<Box<dyn Code>, Refused> {
+            Err(Refused::ForNow("no file can be opened".into()))
+        }
+    }
+
+    /// Code is not refused for good because an engine lacked something for a moment.
+    #[test]
+    fn what_is_lacking_for_a_moment_is_tried_again() {
+        let fabric = Fabric::alone(Identity::by_hand("lacking"), Config::default()).unwrap();
+        let engines: Vec<Loadable> = vec![Ok(Box::new(Lacking))];
+        let capsule = Capsule::builder(["run"]).elf(Processor::HERE, *b"\x7fELF");
+        let loaded = prepare(&engines, &job(&fabric, 7, capsule.build().unwrap()));
+        assert!(matches!(loaded, Err(NotLoaded::ForNow(_))), "{loaded:?}");
     }
 }

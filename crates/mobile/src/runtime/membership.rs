@@ -6,7 +6,6 @@ use crate::frame::{self, Head};
 use crate::runtime::Arrived;
 use samite_fabric::Fabric;
 use samite_fabric::rpc::Life;
-use std::collections::VecDeque;
 
 impl Work {
     pub(super) fn number(&mut self) {
@@ -51,9 +50,12 @@ impl Work {
         let newly: Vec<(u32, Life)> = newly.copied().collect();
         self.take_last_words(runtime, fabric, &newly);
         // X5: what uses the fabric is done without the lock of the calls.
-        let sent = locked(&runtime.calls).sent();
+        let sent = match newly.is_empty() {
+            true => Vec::new(),
+            false => locked(&runtime.calls).sent(),
+        };
         for (slot, to) in sent {
-            if fabric_lost(fabric, to) {
+            if self.gone.contains_key(&to) {
                 let unit = all.iter().find(|(_, life)| *life == to);
                 let mut failure = lost(fabric, to, unit.map(|(unit, _)| *unit));
                 failure.through(self.unit);
@@ -70,17 +72,20 @@ impl Work {
     }
 
     /// Works on what units have sent before they were lost, besides calls: failures, and code for
-    /// which calls wait, would come too late. Their calls run in their turn.
+    /// which calls wait, would come too late. Of their calls, those for whose answers they have
+    /// waited themselves are dropped: what a life leaves behind takes no room from the next ones.
+    /// The others run in their turn.
     fn take_last_words(&mut self, runtime: &Runtime, fabric: &Fabric, lost: &[(u32, Life)]) {
         for (_, life) in lost {
-            let is_last = |one: &Arrived| one.from == *life && !frame::is_call(one.kind);
-            let batch = std::mem::take(&mut self.batch).into_iter();
-            let (mut last, batch): (VecDeque<Arrived>, _) = batch.partition(is_last);
-            self.batch = batch;
-            last.extend(locked(&runtime.inbox).frames.take_others(*life));
+            let last = locked(&runtime.inbox).others.take_of(*life, |_| true);
             for arrived in last {
                 self.take(runtime, fabric, arrived);
             }
+            let is_vain = |one: &Arrived| one.from == *life && waits_for_answer(one, *life);
+            let dropped = locked(&runtime.inbox).calls.take_of(*life, is_vain);
+            drop(dropped); // Without the lock.
+            self.batch.retain(|one| !is_vain(one));
+            self.codes.drop_parked(*life, is_vain);
         }
     }
 
@@ -120,7 +125,7 @@ impl Work {
     pub(super) fn replied(&mut self, runtime: &Runtime, arrived: &Arrived) {
         if let Some(slot) = frame::word(&arrived.bytes, 4) {
             let reply = arrived.bytes.get(8..).unwrap_or_default().to_vec();
-            locked(&runtime.calls).answer(slot, Ok(reply));
+            locked(&runtime.calls).answer(slot, arrived.from, Ok(reply));
             self.has_ended_here = true;
         }
     }
@@ -158,6 +163,12 @@ fn renew(units: &mut [Life], there: &[(u32, Life)]) -> Vec<(u32, Life)> {
     let both = before.into_iter().zip(units.iter()).zip(0..);
     let replaced = both.filter(|((before, now), _)| before != *now);
     replaced.map(|((before, _), unit)| (unit, before)).collect()
+}
+
+/// Returns whether a unit waits for the answer of a call.
+fn waits_for_answer(arrived: &Arrived, unit: Life) -> bool {
+    let head = Head::decode(&arrived.bytes);
+    head.is_some_and(|(head, _)| head.origin == unit && !head.one_way)
 }
 
 /// The failure of a call that was, or may have been, at a unit that was lost.

@@ -23,7 +23,7 @@
 //!    arriving. A kernel delays only other kernels of its unit, by at most its limit of time.
 //! X3 What is kept is counted in bytes: calls in the inbox, those of the unit to itself and parked
 //!    ones up to [`INBOX_MAX`] each, of the inbox and of parked ones a fourth from one unit; other
-//!    frames in the inbox as much again; [`TAKEN`] frames that were taken from there; code of
+//!    frames in the inbox as much again; [`TAKEN`] calls that were taken from there; code of
 //!    others up to [`CODE_BYTES`]. Beyond it a call fails as `Busy`, or the least recently used
 //!    code is evicted. A parked call whose code has come counts as parked until it runs. Instances
 //!    and compiled code are bounded in `ready`.
@@ -32,7 +32,10 @@
 //! X5 No lock is taken inside that of `calls`, which is taken inside the engine's.
 //! X6 Only frames of units of this job are taken (`membership`). A unit of which this one has not
 //!    heard yet is looked up before its frame is refused.
-//! X7 The senders of frames that wait take turns (`inbox`); the frames of one sender stay in order.
+//! X7 The senders of frames that wait take turns (`inbox`); the calls of one sender stay in order,
+//!    and so do its other frames.
+//! X8 Failures, requests for code, and code are worked on before the next kernel runs: they do not
+//!    wait for the calls of their sender, nor as long as kernels of others take.
 
 mod code;
 mod fetch;
@@ -78,7 +81,7 @@ pub(crate) const INBOX_MAX: u64 = 16 << 20;
 pub(crate) const CODE_BYTES: u64 = 64 << 20;
 /// What a frame costs besides its payload.
 const EACH: u64 = 128;
-/// Frames are taken from the inbox so many at a time, so that it is locked once for them.
+/// Calls are taken from the inbox so many at a time, so that it is locked once for them.
 const TAKEN: usize = 16;
 /// So many calls that found no room are failed before others run.
 const REFUSED_AT_ONCE: usize = 1024;
@@ -170,7 +173,7 @@ pub(crate) struct Work {
     /// By peer; without empty queues.
     out: BTreeMap<PeerId, Queue>,
     out_bytes: u64,
-    /// The next frames of others, at most [`TAKEN`].
+    /// The next calls of others, at most [`TAKEN`].
     batch: VecDeque<Arrived>,
     /// Frames that are here already, and the cost of those of this unit.
     own: VecDeque<Own>,
@@ -245,6 +248,11 @@ impl Runtime {
         self.loader.warm_up();
     }
 
+    /// Has the engine for bitcode made in the background.
+    pub(crate) fn warm_up_native(&self) {
+        self.loader.warm_up_native();
+    }
+
     /// Locks what kernels work with: waits until no kernel runs. What was missed meanwhile is done
     /// by the next [`Upcall::work`].
     ///
@@ -277,7 +285,23 @@ impl Runtime {
             work.end_doubtful(self, fabric);
         }
         self.look_for_late(work.clock);
-        self.refuse(work, fabric);
+        let mut inbox = locked(&self.inbox);
+        if work.batch.is_empty() {
+            work.fill(&mut inbox);
+        }
+        let others: Vec<Arrived> = std::iter::from_fn(|| inbox.others.next())
+            .map(|(_, arrived)| arrived)
+            .take(AT_ONCE)
+            .collect();
+        let (has_others, has_refused) = (!inbox.others.is_empty(), !inbox.refused.is_empty());
+        drop(inbox);
+        if has_refused {
+            self.refuse(work, fabric);
+        }
+        let has_taken = !others.is_empty();
+        for arrived in others {
+            work.take(self, fabric, arrived); // X8
+        }
         let begin = work.clock;
         for taken in 0..most {
             // They take turns, so that a kernel that calls its own unit does not keep others out.
@@ -287,7 +311,7 @@ impl Runtime {
                 false => self.next(work).or_else(|| work.next_own()),
             };
             let Some(arrived) = next else {
-                return (taken > 0, false);
+                return (has_taken || taken > 0, has_others);
             };
             work.take(self, fabric, arrived);
             if work.clock.saturating_sub(begin) >= AT_ONCE_FOR {
@@ -297,7 +321,7 @@ impl Runtime {
         (true, true)
     }
 
-    /// Returns the next frame that others have sent.
+    /// Returns the next call of others.
     #[inline]
     fn next(&self, work: &mut Work) -> Option<Arrived> {
         if work.batch.is_empty() {
@@ -350,16 +374,8 @@ impl Runtime {
 
     /// Fails the calls that found no room, before those run that did. While failures wait for room
     /// at a unit, no more of them are made for it: they would be dropped.
-    #[inline]
+    #[cold]
     fn refuse(&self, work: &mut Work, fabric: &Fabric) {
-        let mut inbox = locked(&self.inbox);
-        if work.batch.is_empty() {
-            work.fill(&mut inbox);
-        }
-        if inbox.refused.is_empty() {
-            return;
-        }
-        drop(inbox);
         for _ in 0..REFUSED_AT_ONCE {
             let may = |from: Life| !work.out.contains_key(&from.peer);
             let refused = locked(&self.inbox).refused.next_if(may);
@@ -381,8 +397,10 @@ impl Runtime {
                 return work.fail(self, fabric, &head, from, Failure::clone(&why));
             }
             let text = format!(
-                "{} bytes of calls of that unit, or {INBOX_MAX} of all units, wait there already",
-                inbox::FROM_ONE
+                "its inbox is full, with {} MiB of calls from one unit or {} MiB in all: wait for \
+                 answers before you call again",
+                inbox::FROM_ONE >> 20,
+                INBOX_MAX >> 20
             );
             let failure = Failure::new(Cause::Busy, text);
             work.fail(self, fabric, &head, from, failure);
@@ -403,7 +421,7 @@ impl Upcall for Runtime {
             append(&mut reply, rest);
             let mut calls = locked(&self.calls);
             if calls.members.has(from) {
-                return calls.answer(slot, Ok(reply));
+                return calls.answer(slot, from, Ok(reply));
             }
             // It may be a unit that has come since: `take` looks again.
         }
@@ -477,10 +495,10 @@ impl Work {
         self.codes.drop_instances();
     }
 
-    /// Takes the next frames of others.
+    /// Takes the next calls of others.
     #[inline]
     fn fill(&mut self, inbox: &mut Inbox) {
-        let next = std::iter::from_fn(|| inbox.frames.next());
+        let next = std::iter::from_fn(|| inbox.calls.next());
         self.batch
             .extend(next.take(TAKEN).map(|(_, arrived)| arrived));
     }

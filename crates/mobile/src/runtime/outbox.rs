@@ -130,7 +130,10 @@ impl Work {
         let queue = self.out.entry(to.peer).or_default();
         if queue.bytes + out.cost() > most {
             let name = name(fabric, to);
-            let text = format!("{name} does not take what is sent to it");
+            let text = format!(
+                "{name} does not receive: what waits for it here has no more room; it has to make \
+                 progress, or be called less"
+            );
             let why = Failure::new(Cause::Busy, text);
             let unsent = (word, head, payload);
             // A queue that was made for it holds nothing up.
@@ -156,7 +159,7 @@ impl Work {
         let kind = head.first().copied().unwrap_or(0);
         if kind == frame::REPLY {
             if let Some(slot) = frame::word(head, 4) {
-                locked(&runtime.calls).answer(slot, Ok(payload.to_vec()));
+                locked(&runtime.calls).answer(slot, self.me, Ok(payload.to_vec()));
                 self.has_ended_here = true;
             }
             return;
@@ -167,7 +170,10 @@ impl Work {
         let cost = bytes.len() as u64 + EACH;
         let makes_more = frame::is_call(kind);
         if self.own_bytes + cost > INBOX_MAX && makes_more {
-            let text = format!("{INBOX_MAX} bytes of calls wait there already");
+            let text = format!(
+                "{} MiB of calls of this unit to itself wait already: make fewer at a time",
+                INBOX_MAX >> 20
+            );
             let why = NotSent::Full(Failure::new(Cause::Busy, text));
             let (me, unsent) = (self.me, (word, head, payload));
             return self.not_sent(runtime, fabric, me, unsent, why);
@@ -191,6 +197,7 @@ impl Work {
         (word, head, payload): (u64, &[u8], &[u8]),
         why: NotSent,
     ) {
+        let is_full = matches!(why, NotSent::Full(_));
         let failure = match why {
             NotSent::Full(failure) => failure,
             NotSent::Fabric(error @ samite_fabric::Error::TooLong { .. }) => {
@@ -218,6 +225,8 @@ impl Work {
                     self.fail_to_origin(runtime, fabric, &head, &failure);
                 }
             }
+            // One for which there was no room is repeated (`fetch`).
+            (frame::FETCH, _) if is_full => {}
             (frame::FETCH, _) => self.not_asked(runtime, fabric, word, to),
             _ => tracing::debug!(to = %to.peer, %failure, "a frame of moved code was not sent"),
         }

@@ -21,7 +21,9 @@ impl Work {
         let id = arrived.word;
         // The instance is made now, too: the first call finds it. If that fails, the call says why.
         if let Some(ready) = self.codes.entry(id).ready() {
-            let _ = ready.instance(&self.grants, self.bits, self.bits);
+            if let Ok(instance) = ready.instance(&self.grants, self.bits, self.bits) {
+                instance.warm_up();
+            }
             if ready.has_new_instance() {
                 self.codes.bound_instances(id);
                 self.clock = coarse(); // The next call does not pay for it.

@@ -1,5 +1,6 @@
 //! Runs calls, and carries out what they asked for.
 
+use super::code::Source;
 use super::{Arrived, Runtime, Work, locked, map, name};
 use crate::capsule::Capsule;
 use crate::error::{Cause, Failure};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Replies of this length fit into any frame.
 const INLINE: usize = 200;
 
-/// Code of which the calls from a unit ran out of time so often is not run any more for that unit.
+/// Code of which the calls of one source ran out of time this often is not run any more for it.
 const TIMEOUTS_MAX: u32 = 8;
 
 /// Returns the time of a clock that costs 5 ns and ticks every few milliseconds: what a call uses
@@ -39,10 +40,14 @@ impl Work {
         }
         let run = head.limits.run.min(self.policy.run_max);
         let most = run.min(head.limits.time);
-        if code.has_timeouts() && code.timeouts_of(arrived.from, most) >= TIMEOUTS_MAX {
+        let source = Source {
+            from: arrived.from,
+            origin: head.origin,
+        };
+        if code.has_timeouts() && code.timeouts_of(source, most) >= TIMEOUTS_MAX {
             let run_max = self.policy.run_max;
             let text = format!(
-                "the last {TIMEOUTS_MAX} calls of this code from that unit ran out of time here: give the call more time (`Limits::run` and `time`; this unit allows {run_max:?}), or evict the code here (`Mobile::evict`)"
+                "the last {TIMEOUTS_MAX} such calls of this code ran out of time here: give the call more time (`Limits::run` and `time`; this unit allows {run_max:?}), or evict the code here (`Mobile::evict`)"
             );
             let failure = Failure::new(Cause::Refused, text);
             return self.fail(runtime, fabric, &head, arrived.from, failure);
@@ -77,7 +82,7 @@ impl Work {
         match ended {
             Ok(()) => {
                 if code.has_timeouts() {
-                    self.codes.in_time(arrived.word, arrived.from);
+                    self.codes.in_time(arrived.word, source);
                 }
                 self.carry_out(runtime, fabric, &head, &arrived, &context, spent);
             }
@@ -92,7 +97,7 @@ impl Work {
                 let enough = Limits::default().run.min(self.policy.run_max);
                 let counts = cause == Cause::Time && !head.has_input && most >= enough;
                 if counts && !self.gone.contains_key(&arrived.from) {
-                    self.codes.timed_out(arrived.word, arrived.from, most);
+                    self.codes.timed_out(arrived.word, source, most);
                 }
                 let failure = Failure::new(cause, trap.to_string());
                 self.fail(runtime, fabric, &head, arrived.from, failure);
@@ -236,7 +241,7 @@ impl Work {
             let entry = self.codes.entry(id);
             entry.caller = entry.caller.or(caller);
             if !self.codes.evict(id, 0) && !self.codes.is_pinned(id) && self.codes.forget(id) {
-                let text = "too much code is on its way, or being compiled, there";
+                let text = "too much code is on its way, or being compiled, at this unit: call again later";
                 return Err(Failure::new(Cause::Busy, text));
             }
         }
@@ -394,7 +399,7 @@ impl Work {
     ) {
         self.set_names(fabric, &mut failure);
         self.has_ended_here = true;
-        locked(&runtime.calls).answer(slot, Err(failure));
+        locked(&runtime.calls).answer(slot, self.me, Err(failure));
     }
 
     fn set_names(&self, fabric: &Fabric, failure: &mut Failure) {

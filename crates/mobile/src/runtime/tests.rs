@@ -97,7 +97,7 @@ fn a_task_is_woken_while_a_kernel_runs() {
     let bench = Bench::new();
     let task = Arc::new(Task::default());
     let mut calls = locked(&bench.runtime.calls);
-    let slot = calls.add(Bench::other(), Duration::ZERO, 1).unwrap();
+    let slot = calls.add(Bench::other(), Duration::ZERO).unwrap();
     assert!(
         calls
             .wake(slot, Waker::from(task.clone()), Duration::MAX)
@@ -117,7 +117,7 @@ fn a_task_is_woken_while_a_kernel_runs() {
 fn a_task_learns_that_it_is_late_while_a_kernel_runs() {
     let bench = Bench::new();
     let task = Arc::new(Task::default());
-    let slot = locked(&bench.runtime.calls).add(Bench::other(), Duration::ZERO, 1);
+    let slot = locked(&bench.runtime.calls).add(Bench::other(), Duration::ZERO);
     let waker = Waker::from(task.clone());
     let late_at = run::coarse(); // It is late at once.
     let set = (bench.runtime).wake_at(&bench.fabric, slot.unwrap(), waker, late_at);
@@ -191,19 +191,19 @@ fn refused_calls_do_not_wait_for_others() {
     let bench = Bench::new();
     let payload = vec![0; 60_000];
     for _ in 0..3 {
-        let before = locked(&bench.runtime.inbox).frames.cost();
+        let before = locked(&bench.runtime.inbox).calls.cost();
         for _ in 0..100 {
             bench.called(1, &payload);
         }
         let (waiting, refused) = {
             let inbox = locked(&bench.runtime.inbox);
-            (inbox.frames.cost(), inbox.refused.cost())
+            (inbox.calls.cost(), inbox.refused.cost())
         };
         assert!(waiting >= before && refused > 0);
         bench.with(|work| bench.runtime.refuse(work, &bench.fabric));
         let inbox = locked(&bench.runtime.inbox);
         assert_eq!(inbox.refused.cost(), 0);
-        assert!(waiting - inbox.frames.cost() <= TAKEN as u64 * 60_200);
+        assert!(waiting - inbox.calls.cost() <= TAKEN as u64 * 60_200);
     }
 }
 
@@ -419,8 +419,12 @@ fn timeouts_of_a_unit_that_was_lost_are_forgotten() {
         work.call(runtime, fabric, arrived);
     };
     let counted = |work: &mut Work| {
+        let source = code::Source {
+            from: unit,
+            origin: unit,
+        };
         let entry = work.codes.get(id).unwrap();
-        entry.timeouts_of(unit, Duration::from_millis(1))
+        entry.timeouts_of(source, Duration::from_millis(1))
     };
     bench.with(|work| {
         let slow = Function::new(|_, _| Err(Trap::Time));

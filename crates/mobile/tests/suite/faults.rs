@@ -331,6 +331,61 @@ fn restarted(name: &str, mask: Mask) {
 
 on_processes!(a_unit_is_started_again, restarted);
 
+/// A unit is killed with a call that it has not run, and started again: the call ends as lost with
+/// the life to which it was sent, and the next life does not run it.
+fn restarted_with_a_call(name: &str, mask: Mask) {
+    let body = |unit: &Unit| -> Outcome {
+        let fabric = &unit.join()?;
+        let mobile = begin(fabric)?;
+        let count = fabric.allocate(4096)?;
+        mobile.grant(1, count.bytes(), Rights::Write);
+        if fabric.identity().unit == 1 {
+            // The first life is killed here.
+            pause("computes");
+            let end = samite_fabric::Match::any(1);
+            fabric.recv_vec(end)?;
+            let mut added = [0; 8];
+            count.bytes().read(0, &mut added);
+            same!(u64::from_le_bytes(added), 10);
+            return Ok(());
+        }
+        let add = "(drop (call $add64 (i32.const 1) (i64.const 0) (i64.load (local.get $at))))";
+        let code = mobile.register(Capsule::from_wat(&kernel(add))?)?;
+        let first = call(&mobile, 1, &code, &1_u64.to_le_bytes())?;
+        pause("called");
+        let ended = failure(first.wait())?;
+        same!(ended.cause, Cause::Lost);
+        check!(ended.to_string().contains("unit.1"), "{ended}");
+        let again = loop {
+            let ten = 10_u64.to_le_bytes();
+            match call(&mobile, 1, &code, &ten).and_then(|call| call.wait()) {
+                ended if is_lost(&ended) => _ = fabric.progress(),
+                ended => break ended,
+            }
+        };
+        same!(again?, [0_u8; 0]);
+        let lives = fabric.peers();
+        let mut others = lives.iter().filter(|info| info.peer != fabric.me());
+        let other = others.next().expect("it lives again").peer;
+        fabric.send(other, 1, b"end")?;
+        Ok(())
+    };
+    units(2)
+        .mask(mask)
+        .orchestrate_bare(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(1), "computes");
+            cluster.wait_point(Who::Unit(0), "called");
+            cluster.kill(Who::Unit(1));
+            cluster.start_again(Who::Unit(1));
+            cluster.wait_point(Who::Unit(1), "computes");
+            cluster.release(Who::Unit(1));
+            cluster.release(Who::Unit(0));
+            cluster.all_end();
+        });
+}
+
+on_processes!(a_unit_is_started_again_with_a_call, restarted_with_a_call);
+
 /// Unit 1 dies with a prefetch that it should pass on to unit 2: the caller hears of it. Later
 /// prefetches that name the lost unit fail, too, and reach the units behind it all the same.
 fn prefetch_dies(name: &str, mask: Mask) {

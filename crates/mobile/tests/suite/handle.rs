@@ -181,3 +181,48 @@ fn not_there(name: &str, mask: Mask) {
 }
 
 on_processes!(a_call_survives_units_where_it_never_was, not_there);
+
+/// Unit 2 computes: a prefetch that it should take is late, and names it.
+fn late_prefetch(name: &str, mask: Mask) {
+    let body = |fabric: &Fabric, members: &[PeerId]| {
+        let mobile = begin(fabric)?;
+        fabric.barrier(members)?;
+        match fabric.identity().unit {
+            0 => {
+                let code = mobile.register(Capsule::from_wat(&kernel(""))?)?;
+                pause("waits");
+                let prefetch = mobile.prefetch(&code, &[1, 2])?;
+                match prefetch.wait_within(Duration::from_millis(20)) {
+                    Err(Error::Late { to, .. }) => {
+                        check!(to.contains("unit.2") && !to.contains("unit.0"), "{to}");
+                    }
+                    other => check!(false, "{other:?}"),
+                }
+                point("late");
+                mobile.prefetch(&code, &[1, 2])?.wait()?;
+                members[1..]
+                    .iter()
+                    .try_for_each(|unit| fabric.send(*unit, 9, b"end"))?;
+            }
+            unit => {
+                if unit == 2 {
+                    pause("computes");
+                }
+                fabric.recv_vec(Match::any(9))?;
+            }
+        }
+        Ok(())
+    };
+    units(3)
+        .mask(mask)
+        .orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(2), "computes");
+            cluster.wait_point(Who::Unit(0), "waits");
+            cluster.release(Who::Unit(0));
+            cluster.wait_point(Who::Unit(0), "late");
+            cluster.release(Who::Unit(2));
+            cluster.all_end();
+        });
+}
+
+on_processes!(a_late_prefetch_names_its_units, late_prefetch);

@@ -8,8 +8,8 @@ use samite_mobile::{Capsule, Cause, Error, Function, Limits, Policy, Rights, Tru
 use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -627,3 +627,41 @@ fn loops_between(fabric: &Fabric, unit: u32) -> Outcome {
 }
 
 on_processes!(calls_are_answered_between_loops, runs(3, loops_between));
+
+/// Unit 1 has sent many calls to unit 0, of 5 ms each, when unit 0 calls code there that it does not
+/// have: its request for the code is not behind these calls.
+fn busy_caller(fabric: &Fabric, unit: u32) -> Outcome {
+    const CALLS: u32 = 2000;
+    let mobile = begin(fabric)?;
+    let members = fabric.job()?;
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let ran = Arc::new(AtomicU32::new(0));
+    let (ends, runs) = (has_ended.clone(), ran.clone());
+    let slow = Function::new(move |_, _| {
+        if !ends.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(5)); // What it computes.
+        }
+        runs.fetch_add(1, SeqCst);
+        Ok(())
+    });
+    mobile.define("slow", slow);
+    let slow = mobile.register(Capsule::of_function("slow", ["run"])?)?;
+    fabric.barrier(&members)?;
+    if unit == 1 {
+        for _ in 0..CALLS {
+            mobile.send(0, &slow, "run", &[])?;
+        }
+        fabric.send(members[0], 9, b"sent")?;
+    } else {
+        fabric.recv_vec(Match::from(members[1], 9))?;
+        let code = mobile.register(numbered(7)?)?;
+        let reply = call(&mobile, 1, &code, &[0; 8])?.wait()?;
+        same!(reply, 7_u64.to_le_bytes());
+        check!(ran.load(SeqCst) < CALLS, "all calls have run before");
+        has_ended.store(true, SeqCst);
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(code_does_not_wait_for_calls, runs(2, busy_caller));

@@ -4,7 +4,7 @@
 mod answers;
 
 use crate::native::{can_compile, compiled};
-use answers::{Answer, FUNCTIONS, answers};
+use answers::{Answer, FUNCTIONS, answers, call_of, called};
 use samite_mobile::{Capsule, Kind, Processor, clang};
 use samite_testkit::{Failed, Outcome, check, full_name, require, same};
 use std::path::Path;
@@ -83,6 +83,32 @@ fn compare(wanted: &[&Answer], kind: Kind, all: &[Answer]) -> Outcome {
     Ok(())
 }
 
+/// What units that called code of one kind were told.
+fn calls_of(kind: Kind, all: &[Answer]) -> Vec<&Answer> {
+    let engine = call_of(kind);
+    all.iter()
+        .filter(|answer| answer.engine == engine)
+        .collect()
+}
+
+/// Checks that calls of two kinds of code, or on two processors, have ended in the same way: two of
+/// four entries reply, one fails and one is stopped.
+fn compare_calls(found: &[&Answer], wanted: &[&Answer]) -> Outcome {
+    same!(found.len(), wanted.len());
+    let replies = wanted
+        .iter()
+        .filter(|answer| answer.did.starts_with("replied "));
+    check!(
+        replies.count() * 2 == wanted.len() && !wanted.is_empty(),
+        "{wanted:?}"
+    );
+    for (found, wanted) in found.iter().zip(wanted) {
+        same!(found.call, wanted.call);
+        check!(found.did == wanted.did, "{found}\n{wanted}");
+    }
+    Ok(())
+}
+
 /// Returns whether there was LLVM in the emulator.
 fn has_llvm(all: &[Answer]) -> bool {
     let is_missing = |answer: &&Answer| {
@@ -125,9 +151,16 @@ fn compared(test: &str, program: &Path) -> Outcome {
     compare(&functions, Kind::Function, &there)?;
     compare(&wanted, Kind::Wasm, &there)?;
     compare(&wanted, Kind::Elf, &there)?;
+    let calls = called(&capsule);
+    let of_wasm = calls_of(Kind::Wasm, &calls);
+    compare_calls(&calls_of(Kind::Bitcode, &calls), &of_wasm)?;
+    compare_calls(&calls_of(Kind::Elf, &calls), &of_wasm)?;
+    compare_calls(&calls_of(Kind::Wasm, &there), &of_wasm)?;
+    compare_calls(&calls_of(Kind::Elf, &there), &of_wasm)?;
     // All but this needs no more than the program.
     if require(test, has_llvm(&there), LLVM) {
         compare(&wanted, Kind::Bitcode, &there)?;
+        compare_calls(&calls_of(Kind::Bitcode, &there), &of_wasm)?;
     }
     Ok(())
 }

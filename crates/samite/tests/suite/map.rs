@@ -57,8 +57,16 @@ const WAYS: [(&str, samite::Mask); 3] = [
     ("two_nodes", TWO_NODES),
 ];
 
+/// The tag under which a unit says how many bytes it has sent for calls.
+const SENT: u64 = 6;
+
 /// Runs unit 0 with a step that units 1 and 2 have written; these run what it sends meanwhile.
 fn run(name: &str, way: usize, reader: fn(&Mobile, &StepReader) -> Outcome) {
+    run_within(name, way, u64::MAX, reader);
+}
+
+/// As [`run`], and checks how many bytes units 1 and 2 send for calls: at most so many.
+fn run_within(name: &str, way: usize, most: u64, reader: fn(&Mobile, &StepReader) -> Outcome) {
     let body = |fabric: &Fabric, _: &[_]| {
         let unit = fabric.identity().unit;
         let stage = Stage::join(fabric)?;
@@ -75,6 +83,7 @@ fn run(name: &str, way: usize, reader: fn(&Mobile, &StepReader) -> Outcome) {
             step.put("u", [ROWS, COLUMNS], [first, 0], own.view())?;
             step.commit()?;
             fabric.barrier(&members)?;
+            fabric.send(members[0], SENT, &fabric.upcall_bytes().to_le_bytes())?;
             writer.close()?;
         } else {
             let mut field = stage.read("field").as_rank("reader", 0, 1).open()?;
@@ -83,6 +92,12 @@ fn run(name: &str, way: usize, reader: fn(&Mobile, &StepReader) -> Outcome) {
             reader(&mobile, &step)?;
             drop(step);
             fabric.barrier(&members)?;
+            for writer in &members[1..] {
+                let mut sent = [0; 8];
+                fabric.recv(Match::from(*writer, SENT), &mut sent)?;
+                let sent = u64::from_le_bytes(sent);
+                check!((1..=most).contains(&sent), "{sent} bytes");
+            }
         }
         Ok(())
     };
@@ -377,6 +392,25 @@ fn it_runs_where_the_data_is() {
 fn it_runs_at_the_node_of_the_data() {
     let name = full_name(module_path!(), "it_runs_at_the_node_of_the_data");
     run(&name, 2, where_the_data_is);
+}
+
+/// One number in a hundred passes, and what the reader is sent is a part of the 1.6 MB as small.
+fn one_in_a_hundred(mobile: &Mobile, step: &StepReader) -> Outcome {
+    let code = mobile.register(Capsule::from_wat(KERNELS)?)?;
+    let bound = (1_u64 << 24) / 100 * 99;
+    let map = Map::new(mobile, &code, "above").argument(&bound.to_le_bytes());
+    let parts = map.at(&[1, 2]).run(step, "u", ..)?;
+    let found: u64 = parts.iter().map(|part| part.bytes.len() as u64).sum();
+    check!(found > ROWS * COLUMNS * 8 / 200, "{found} bytes");
+    same!(mobile.counters().calls, 0);
+    Ok(())
+}
+
+#[test]
+fn only_the_result_travels() {
+    let name = full_name(module_path!(), "only_the_result_travels");
+    let most = ROWS * COLUMNS * 8 / 50;
+    run_within(&name, 2, most, one_in_a_hundred);
 }
 
 /// A unit that is killed is replaced by another one.

@@ -60,9 +60,8 @@ pub(super) struct Inbox {
     pub(super) bytes: Vec<u8>,
     /// Where each begins, with the lengths of header and body.
     pub(super) messages: VecDeque<(usize, usize, usize)>,
-    /// How many were taken out, and how many could not be put in.
+    /// How many were taken out.
     pub(super) taken: u64,
-    pub(super) refused: u64,
 }
 
 /// One end of a connection.
@@ -196,7 +195,6 @@ pub(super) unsafe extern "C" fn arrived(
     let is_here = unsafe { (*param).recv_attr } & ffi::AM_RECV_RNDV == 0;
     // Nobody but an honest worker sends, yet nothing is allocated by what it says.
     if !is_here || header_len > HEADER_MAX || header_len.saturating_add(len) > MESSAGE_MAX {
-        inbox.refused += 1;
         return ffi::OK;
     }
     let of = |bytes: *const c_void, len: usize| -> &[u8] {

@@ -7,12 +7,13 @@ use crate::Error;
 use crate::ffi::{self, Started};
 use rustix::event::{PollFd, PollFlags};
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::ptr::{NonNull, null, null_mut};
 use std::time::Instant;
 
 impl Worker {
-    /// Opens a way to the worker with this address, which is checked only by UCX: take addresses
-    /// from processes that are trusted. Nothing is sent before the first message.
+    /// Opens an endpoint to the worker with this address. UCX alone checks the address, so take
+    /// addresses only from processes that you trust. Nothing is sent before the first message.
     ///
     /// # Errors
     /// [`Error::Failed`]: no network leads there, or the other worker has another version.
@@ -126,8 +127,27 @@ impl Worker {
                 requests.push(request);
             }
         }
-        while !requests.is_empty() && Instant::now() < until {
-            self.progress_or_sleep();
+        self.end_of(requests, until);
+    }
+
+    /// Waits until nothing is under way on any endpoint, also not on those that UCX has made by
+    /// itself for workers that have just connected. Returns whether that is so. Nothing makes
+    /// progress afterwards, so it stays so.
+    pub(super) fn flush_all(&mut self, until: Instant) -> bool {
+        // SAFETY: F1, W1.
+        let started =
+            unsafe { (self.ucp.ucp_worker_flush_nbx)(self.worker, &ffi::RequestParam::NONE) };
+        match Started::of(started) {
+            Started::UnderWay(request) => self.end_of(vec![request], until),
+            Started::Done => true,
+            Started::Failed(_) => false,
+        }
+    }
+
+    /// Waits until requests have ended, and frees them. Returns whether all have.
+    fn end_of(&mut self, mut requests: Vec<*mut c_void>, until: Instant) -> bool {
+        let ucp = self.ucp;
+        loop {
             requests.retain(|request| {
                 // SAFETY: it was not freed yet.
                 let status = unsafe { (ucp.ucp_request_check_status)(*request) };
@@ -137,12 +157,18 @@ impl Worker {
                 }
                 status == ffi::IN_PROGRESS
             });
+            if requests.is_empty() || Instant::now() >= until {
+                break;
+            }
+            self.progress_or_sleep();
         }
+        let all = requests.is_empty();
         // UCX frees the others when they end.
         for request in requests {
             // SAFETY: it is not used any more.
             unsafe { (ucp.ucp_request_free)(request) };
         }
+        all
     }
 
     /// Lets UCX work; sleeps a little if there is nothing to do.

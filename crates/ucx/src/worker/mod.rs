@@ -42,7 +42,8 @@ const HEADER_MAX: usize = 1024;
 const LONG: usize = 4 << 10;
 /// The most buffers that wait to be used again: 2 MiB.
 const SPARES: usize = 16;
-/// Bytes under way on an endpoint, after which it is full.
+/// The limit for messages that must always find room, in bytes under way on an endpoint: lower
+/// limits of other messages leave that room free.
 pub const LIMIT: u64 = 1 << 20;
 /// What a message takes besides its bytes.
 const ENTRY: u64 = 128;
@@ -65,7 +66,7 @@ pub struct Settings {
     pub devices: Option<String>,
 }
 
-/// An endpoint of a [`Worker`]: its way to another worker.
+/// An endpoint of a [`Worker`]: its connection to another worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId(u64);
 
@@ -76,7 +77,7 @@ pub enum Sent {
     Done,
     /// Too much is under way, or memory is short: make progress and try again.
     Full,
-    /// The other worker is gone.
+    /// The other worker is gone, or the endpoint was closed.
     Broken,
 }
 
@@ -291,7 +292,8 @@ impl Worker {
     }
 
     /// Sends a message of a header of at most 1 KiB and a body, which `write` fills: at most
-    /// [`MESSAGE_MAX`] bytes together. `limit`: how many bytes may be under way before it.
+    /// [`MESSAGE_MAX`] bytes together. `limit`: if more bytes
+    /// than this are under way on the endpoint, the message is not accepted ([`Sent::Full`]).
     ///
     /// # Panics
     /// The header or the message is too long.
@@ -421,7 +423,8 @@ impl Worker {
         self.shared().inbox.borrow().messages.len()
     }
 
-    /// Returns how many messages were ever [taken](Worker::next).
+    /// Returns how many messages were taken so far, by [`Worker::next`] or
+    /// [`Worker::progress_into`].
     pub fn taken(&self) -> u64 {
         self.shared().inbox.borrow().taken
     }
@@ -442,7 +445,9 @@ impl Drop for Worker {
         while !self.closing.is_empty() && Instant::now() < until {
             self.progress_or_sleep();
         }
-        if !self.closing.is_empty() {
+        // A worker that has just connected here may not have its answer yet. UCX 1.13 ends the
+        // process if its own endpoints are destroyed before such an answer has left.
+        if !self.closing.is_empty() || !self.flush_all(Instant::now() + CLOSING) {
             return; // It may not be destroyed, so what it has stays, too (W2, W4).
         }
         // SAFETY: W1, W2; no endpoint is left, and no callback follows.

@@ -208,7 +208,12 @@ impl Transport for Ucx {
         if !self.owner.is_current() {
             return 0;
         }
-        let Ucx { worker, peers, .. } = &mut *self;
+        let Ucx {
+            worker,
+            peers,
+            owner,
+            ..
+        } = &mut *self;
         (peers.network.is_empty, peers.network.is_full) = (false, peers.is_full());
         let mut delivered = peers.membership(sink);
         loop {
@@ -227,6 +232,12 @@ impl Transport for Ucx {
             peers.network.count += 1;
             let mut take = |header: &[u8], body: &[u8]| {
                 peers.frame(header, body, sink);
+                if !owner.is_current() {
+                    // A handler has forked: the child would go on inside of UCX, and read from the
+                    // connections of its parent.
+                    eprintln!("samite: a process that was forked in a handler of messages ends");
+                    std::process::abort();
+                }
                 delivered += 1;
                 delivered < POLL_MAX && !sink.satisfied()
             };

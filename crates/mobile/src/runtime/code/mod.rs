@@ -1,14 +1,17 @@
 //! The code that a unit has, is being sent, or has refused.
 //!
 //! ```text
-//!   Missing --CALL--> Fetching --whole CODE--> Loading --compiled--> Ready <--> (evicted: Missing)
-//!                     |  see `fetch`                                  |
-//!                     +--nobody left--> parked calls fail: NoCode     +--refused--> Rejected
+//!   (no entry) --CALL--> Fetching --whole capsule--> Loading --compiled--> Ready
+//!                           |  see `fetch`              +------refused----> Rejected
+//!                           +--no holder left--> its parked calls fail (NoCode), no entry
+//!   Idle: neither fetched nor compiled now; the next call does what is missing. So is code that was
+//!   registered and not called, whose machine code was dropped, or about which the policy changed.
 //! ```
 //!
 //! # Invariants
 //! Y1 Bytes are accepted only if their hash begins with the id. Two capsules with the same id are
-//!    refused: the second one fails as `Refused`.
+//!    refused: the second one is, as `Error::BadCapsule` of `register`, or as `Cause::Refused` if a
+//!    kernel defines it.
 //! Y2 One compilation per code is under way, however many calls wait for it. What was decided by
 //!    another policy is dropped, and decided again (L2).
 //! Y3 Parked calls are bounded in bytes, together and for each unit from which they come, and each
@@ -45,6 +48,17 @@ const ENTRY: u64 = 512;
 const PARKED_FROM_ONE: u64 = INBOX_MAX / 4;
 const CODE_FROM_ONE: u64 = CODE_BYTES / 4;
 
+/// Timeouts are counted for so many sources of each code: the oldest one is forgotten.
+const TIMEOUTS_KEPT: usize = 64;
+
+/// Where a call came from: the unit that sent it here, and the one that began it. Calls that a unit
+/// passes on are not held against those that it makes itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    pub(super) from: Life,
+    pub(super) origin: Life,
+}
+
 /// What is known of a code.
 #[derive(Debug)]
 pub(crate) enum State {
@@ -53,7 +67,7 @@ pub(crate) enum State {
     Loading,
     Ready(Ready),
     Rejected(String),
-    /// The bytes are there, and nobody has called it here.
+    /// Neither being fetched nor compiled: the next call does what is missing.
     Idle,
 }
 
@@ -76,9 +90,9 @@ pub(crate) struct Entry {
     /// Its place in the order of use.
     listed: Option<u64>,
     pinned: bool,
-    /// The units whose last calls have run out of time here, the most time that one of them had,
-    /// and how many in a row had no more.
-    timeouts: Vec<(Life, Duration, u32)>,
+    /// Whose last calls have run out of time here, the most time that one of them had, and how many
+    /// in a row had no more. At most [`TIMEOUTS_KEPT`].
+    timeouts: Vec<(Source, Duration, u32)>,
 }
 
 impl Entry {
@@ -124,10 +138,10 @@ impl Entry {
         !self.timeouts.is_empty()
     }
 
-    /// Returns how many of a unit's last calls have run out of at most so much time.
-    pub(super) fn timeouts_of(&self, unit: Life, run: Duration) -> u32 {
+    /// Returns how many of the last calls of a source have run out of at most so much time.
+    pub(super) fn timeouts_of(&self, source: Source, run: Duration) -> u32 {
         let mut all = self.timeouts.iter();
-        let found = all.find(|(of, most, _)| *of == unit && run <= *most);
+        let found = all.find(|(of, most, _)| *of == source && run <= *most);
         found.map_or(0, |(.., count)| *count)
     }
 
@@ -365,11 +379,15 @@ impl Codes {
         let of_unit = self.parked_from.get(&arrived.from).copied().unwrap_or(0);
         if of_unit + cost > PARKED_FROM_ONE {
             return Err(format!(
-                "{PARKED_FROM_ONE} bytes of calls of one unit wait for code there"
+                "{} MiB of calls from one unit wait for code at this unit: call again later",
+                PARKED_FROM_ONE >> 20
             ));
         }
         if self.parked + cost > INBOX_MAX {
-            return Err(format!("{INBOX_MAX} bytes of calls wait for code there"));
+            return Err(format!(
+                "{} MiB of calls wait for code at this unit: call again later",
+                INBOX_MAX >> 20
+            ));
         }
         self.parked += cost;
         self.parked_from.insert(arrived.from, of_unit + cost);
@@ -388,6 +406,18 @@ impl Codes {
                 }
             }
         }
+    }
+
+    /// Drops the parked calls of a unit that `is_it` returns true for.
+    pub(super) fn drop_parked(&mut self, unit: Life, is_it: impl Fn(&Arrived) -> bool) {
+        if !self.parked_from.contains_key(&unit) {
+            return;
+        }
+        let mut dropped = Vec::new();
+        for entry in self.entries.values_mut() {
+            dropped.extend(entry.parked.extract_if(.., |(_, call)| is_it(call)));
+        }
+        self.unpark(dropped.iter().map(|(_, call)| call));
     }
 
     /// Returns whether the program has registered it.
@@ -409,33 +439,45 @@ impl Codes {
             self.count_loading(gone.loading, None);
             self.list(id, false, false);
             self.held.remove(&id);
-            for (unit, ..) in gone.timeouts {
-                self.timed.remove(&(unit, id));
+            for (source, ..) in gone.timeouts {
+                self.timed.remove(&(source.from, id));
             }
         }
         true
     }
 
-    /// Counts that a call of a unit has run out of this time.
-    pub(super) fn timed_out(&mut self, id: u64, unit: Life, run: Duration) {
+    /// Counts that a call of this source has run out of this time.
+    pub(super) fn timed_out(&mut self, id: u64, source: Source, run: Duration) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        match entry.timeouts.iter_mut().find(|(of, ..)| *of == unit) {
+        let timeouts = &mut entry.timeouts;
+        match timeouts.iter_mut().find(|(of, ..)| *of == source) {
             Some((_, most, count)) if *most < run => (*most, *count) = (run, 1),
             Some((.., count)) => *count += 1,
-            None => entry.timeouts.push((unit, run, 1)),
+            None => timeouts.push((source, run, 1)),
         }
-        self.timed.insert((unit, id));
+        self.timed.insert((source.from, id));
+        if entry.timeouts.len() > TIMEOUTS_KEPT {
+            let oldest = entry.timeouts[0].0;
+            self.forget_timeouts(id, oldest.from, |of| *of == oldest);
+        }
     }
 
-    /// Forgets that calls of a unit have run out of time.
-    pub(super) fn in_time(&mut self, id: u64, unit: Life) {
-        if self.timed.remove(&(unit, id))
-            && let Some(entry) = self.entries.get_mut(&id)
-        {
-            entry.timeouts.retain(|(of, ..)| *of != unit);
-            entry.timeouts.shrink_to_fit();
+    /// Forgets that calls of a source have run out of time.
+    pub(super) fn in_time(&mut self, id: u64, source: Source) {
+        self.forget_timeouts(id, source.from, |of| *of == source);
+    }
+
+    /// Forgets timeouts of calls that a unit has sent.
+    fn forget_timeouts(&mut self, id: u64, from: Life, is_it: impl Fn(&Source) -> bool) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        entry.timeouts.retain(|(of, ..)| !is_it(of));
+        entry.timeouts.shrink_to_fit();
+        if entry.timeouts.iter().all(|(of, ..)| of.from != from) {
+            self.timed.remove(&(from, id));
         }
     }
 
@@ -444,7 +486,7 @@ impl Codes {
         let of_unit = self.timed.range((unit, 0)..=(unit, u64::MAX));
         let codes: Vec<u64> = of_unit.map(|(_, id)| *id).collect();
         for id in codes {
-            self.in_time(id, unit);
+            self.forget_timeouts(id, unit, |of| of.from == unit);
         }
     }
 
@@ -516,7 +558,8 @@ impl Work {
         entry.wants_signature = self.policy.wants_signature(&capsule);
         if cost > 0 && !self.codes.find_caller(id, self.me, cost) {
             let text = format!(
-                "{CODE_FROM_ONE} bytes of code are on their way, or being compiled, for one unit there"
+                "{} MiB of code for one unit are on their way, or being compiled, at this unit: call again later",
+                CODE_FROM_ONE >> 20
             );
             return self.fail_parked(runtime, fabric, id, &Failure::new(Cause::Busy, text));
         }

@@ -114,7 +114,14 @@ fn small_codes_make_room_in_a_few_looks() {
     assert_eq!(codes.order.len(), codes.entries.len());
 }
 
-/// Timeouts are counted for each unit, and forgotten with the unit or with the code.
+/// A call that comes straight from its origin.
+fn straight(unit: Life) -> Source {
+    let (from, origin) = (unit, unit);
+    Source { from, origin }
+}
+
+/// Timeouts are counted for each source of calls, and forgotten with the unit that sent them or
+/// with the code.
 #[test]
 fn timeouts_end_with_their_unit() {
     let unit = |peer, incarnation| Life {
@@ -127,15 +134,15 @@ fn timeouts_end_with_their_unit() {
     for id in [0, 7, u64::MAX] {
         codes.entry(id);
         for unit in units {
-            codes.timed_out(id, unit, run);
-            codes.timed_out(id, unit, run);
+            codes.timed_out(id, straight(unit), run);
+            codes.timed_out(id, straight(unit), run);
         }
     }
-    codes.in_time(7, units[0]);
+    codes.in_time(7, straight(units[0]));
     codes.forget_unit(units[1]);
     let mut counts = |id| {
         let entry = codes.get(id).unwrap();
-        units.map(|unit| entry.timeouts_of(unit, run))
+        units.map(|unit| entry.timeouts_of(straight(unit), run))
     };
     assert_eq!(
         [0, 7, u64::MAX].map(&mut counts),
@@ -153,6 +160,20 @@ fn timeouts_end_with_their_unit() {
             .values()
             .all(|entry| entry.timeouts.capacity() == 0)
     );
+    // What a unit passes on for others says nothing about its own calls, and is bounded.
+    let passed_on = |origin| Source {
+        from: units[0],
+        origin: unit(origin, 1),
+    };
+    for origin in 0..1000 {
+        codes.timed_out(0, passed_on(origin), run);
+    }
+    let entry = codes.get(0).unwrap();
+    assert_eq!(entry.timeouts_of(straight(units[0]), run), 0);
+    assert_eq!(entry.timeouts_of(passed_on(999), run), 1);
+    assert_eq!(entry.timeouts.len(), TIMEOUTS_KEPT);
+    codes.forget_unit(units[0]);
+    assert!(codes.timed.is_empty());
 }
 
 /// The sets hold those that are in their states, however these change.

@@ -2,10 +2,10 @@
 
 use super::{SMALL, at_unit_0, content, fails, fill, is_bad_address, spread};
 use crate::{runs, self_bounded_limits};
-use samite_fabric::Fabric;
+use samite_fabric::{Fabric, Mask};
 use samite_mobile::operation::{END, Lists, Shards, Table, Tree, Way};
 use samite_mobile::{Error, Function, Limits, Mobile, Result};
-use samite_testkit::{Outcome, check, same};
+use samite_testkit::{Outcome, check, same, units};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -78,6 +78,46 @@ fn tables(fabric: &Fabric, _: u32) -> Outcome {
 }
 
 on_processes!(a_table_is_chased, runs(3, tables));
+
+/// Chases of a depth go through words of this unit, which are read by loads, and then through those
+/// of another one. If these are not mapped here, calls are chosen before long.
+fn follows(name: &str, mask: Mask) {
+    const DEPTH: u64 = 16;
+    let is_mapped = mask == Mask::default();
+    let ask = |shards: &Shards| {
+        let words = shards.words();
+        let next = |address: u64| address - address % words + (address % words + 7) % words;
+        fill(shards, next)?;
+        let table = Table::new(shards)?;
+        let chase = |unit: u64, times: u64| -> Outcome {
+            for at in 0..times {
+                let start = unit * words + content(at) % words;
+                let expected = (0..DEPTH).fold(start, |at, _| next(at));
+                same!(table.chase_auto(DEPTH, start)?, expected);
+            }
+            Ok(())
+        };
+        // As many as it takes to try all ways for long, and to see what the others then cost.
+        const MOST: u64 = 200_000;
+        let by_gets = || table.best(DEPTH) == Some(Way::Gets);
+        let follows = |unit: u64, should: bool| -> Outcome {
+            let mut chases = 0;
+            while chases < 50 || by_gets() != should {
+                chase(unit, 50)?;
+                chases += 50;
+                check!(chases < MOST, "{:?} at unit {unit}", table.best(DEPTH));
+            }
+            Ok(())
+        };
+        chase(0, MOST / 4)?;
+        follows(0, true)?;
+        follows(1, is_mapped)
+    };
+    let body = |fabric: &Fabric, _: &[_]| at_unit_0(fabric, ask);
+    units(2).mask(mask).run(name, body);
+}
+
+on_processes!(the_choice_follows_the_place_of_the_words, follows);
 
 /// Chases that need several calls are in flight together: none waits for the end of another one.
 fn continued_chases(fabric: &Fabric, unit: u32) -> Outcome {
