@@ -224,7 +224,9 @@ fn build(args: &BuildArgs) -> Result<()> {
     if entries.is_empty() {
         let wasm = forms.iter().find(|form| matches!(form, Form::Wasm(_)));
         let Some(Form::Wasm(code)) = wasm else {
-            bail!("name the entries (--entry NAME): only WebAssembly says which it has");
+            bail!(
+                "name the entries (--entry NAME): without WebAssembly, they cannot be read from the code"
+            );
         };
         entries = Capsule::from_wasm(code.clone())?.entries().to_vec();
     }
@@ -290,7 +292,7 @@ fn forms_of(input: &str, native: bool, folder: &Path) -> Result<Vec<Form>> {
     let file = Path::new(name);
     let extension = file.extension().and_then(|extension| extension.to_str());
     if named.is_some() && !matches!(extension, Some("bc" | "so")) {
-        bail!("{input}: only .bc and .so files are for one processor: write {name}");
+        bail!("{input}: a processor can be named for .bc and .so files only: write {name}");
     }
     let forms = match extension {
         Some("c") => compiled(file, native, folder),
@@ -314,8 +316,7 @@ fn split(input: &str) -> Result<(Option<Processor>, &str)> {
         // The colon is part of the name of a file.
         None if prefix.contains('/') || Path::new(input).exists() => Ok((None, input)),
         None => bail!(
-            "{input}: there is no file of this name, and `{prefix}` is no processor: x86-64 or \
-             aarch64"
+            "{input}: there is no such file, and `{prefix}` is not a processor (x86-64 or aarch64)"
         ),
     }
 }

@@ -356,8 +356,19 @@ impl Linked {
             self.calls(&self.function, AT_ONCE)?;
             self.calls(&self.moved, AT_ONCE)?;
             let mut above = 0.0;
-            for _ in 0..ROUNDS {
-                above += self.calls(&self.moved, AT_ONCE)? - self.calls(&self.function, AT_ONCE)?;
+            // Each goes first in every second round.
+            let [moved, function] = [&self.moved, &self.function];
+            for round in 0..ROUNDS {
+                let [first, second] = match round % 2 {
+                    0 => [moved, function],
+                    _ => [function, moved],
+                };
+                let difference = self.calls(first, AT_ONCE)? - self.calls(second, AT_ONCE)?;
+                above += if round % 2 == 0 {
+                    difference
+                } else {
+                    -difference
+                };
             }
             Ok(above / calls as f64)
         })
@@ -380,7 +391,7 @@ impl Linked {
     fn first(&self, kind: &str) -> Result<f64> {
         let number = unique();
         let capsule = match kind {
-            "bitcode" => native::capsule(Form::Bitcode, &macros(number))?,
+            "bitcode" => native::capsule(Form::Bitcode, native::ADD, &macros(number))?,
             _ => Capsule::from_wat(&never_seen(number))?,
         };
         let code = self.mobile.register(capsule)?;
@@ -402,10 +413,11 @@ impl Linked {
         };
         let fabric = self.mobile.fabric();
         fabric.recv(Match::from(self.members[1], READY), &mut [])?;
-        let code = self.mobile.register(native::capsule(form, &macros(0))?)?;
+        let code = native::capsule(form, native::BELOW, &macros(0))?;
+        let code = self.mobile.register(code)?;
         let below = || -> Result<[u64; 2]> {
             let bound = BOUND.to_le_bytes();
-            let call = (self.mobile).call_entry(1, &code, native::BELOW, &bound, limits)?;
+            let call = (self.mobile).call_entry(1, &code, 0, &bound, limits)?;
             let reply = call.wait()?;
             let (words, _) = reply.as_slice().as_chunks::<8>();
             let found = words.iter().map(|word| u64::from_le_bytes(*word));
@@ -525,7 +537,7 @@ fn right() -> [u64; 2] {
     })
 }
 
-/// The macros of `kernels.c`, for a kernel that adds this number, and that no other process has.
+/// The macros of the kernels in C, for a kernel that adds this number, and that no other process has.
 pub(super) fn macros(added: u32) -> [(&'static str, u32); 4] {
     let process = std::process::id() | 1 << 31; // Never 0: the kernel returns it as an error.
     [

@@ -6,9 +6,12 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The entries of `kernels.c`. `add` is entry 0, as in the other code that calls add by.
-pub(super) const BELOW: u8 = 1;
-const ENTRIES: [&str; 2] = ["add", "below"];
+/// A kernel: its only entry, and its source.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kernel(&'static str, &'static str);
+
+pub(super) const ADD: Kernel = Kernel("add", include_str!("add.c"));
+pub(super) const BELOW: Kernel = Kernel("below", include_str!("below.c"));
 
 /// A form of the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +48,12 @@ fn key() -> SigningKey {
     SigningKey::from_bytes(b"the kernels of samite bench mobi")
 }
 
-/// Compiles `kernels.c`, with these values of its macros.
-pub(super) fn capsule(form: Form, defined: &[(&str, u32)]) -> Result<Capsule> {
+/// Compiles a kernel, with these values of its macros.
+pub(super) fn capsule(form: Form, kernel: Kernel, defined: &[(&str, u32)]) -> Result<Capsule> {
+    let Kernel(entry, text) = kernel;
     let folder = tempfile::tempdir()?;
-    let source = folder.path().join("kernels.c");
-    std::fs::write(&source, include_str!("kernels.c"))?;
+    let source = folder.path().join("kernel.c");
+    std::fs::write(&source, text)?;
     let arch = Processor::HERE.arch().context("a processor")?;
     let defined: Vec<String> = (defined.iter())
         .map(|(name, value)| format!("-D{name}={value}"))
@@ -60,7 +64,7 @@ pub(super) fn capsule(form: Form, defined: &[(&str, u32)]) -> Result<Capsule> {
             .collect();
         Ok(clang::compile(&source, &flags, folder.path())?)
     };
-    let builder = Capsule::builder(ENTRIES);
+    let builder = Capsule::builder([entry]);
     let builder = match form {
         Form::Wasm => builder.wasm(compiled(clang::wasm())?),
         Form::Bitcode => {

@@ -45,12 +45,18 @@ pub fn run_first(form: &str) -> Result<()> {
     let unit = fabric.identity().unit;
     crate::control::pin(unit)?;
     let mobile = Mobile::new(&fabric)?;
-    mobile.set_policy(native::policy());
+    if form == "bitcode" {
+        mobile.set_policy(native::policy());
+    }
     let count = fabric.allocate(2 << 20)?; // mapped into the memory of kernels
     mobile.grant(0, count.bytes(), Rights::Write);
     let code = match (unit, form) {
         (0, "wasm") => Some(Capsule::from_wat(ADD)?),
-        (0, "bitcode") => Some(native::capsule(Form::Bitcode, &super::mobile::macros(1))?),
+        (0, "bitcode") => Some(native::capsule(
+            Form::Bitcode,
+            native::ADD,
+            &super::mobile::macros(1),
+        )?),
         (0, other) => bail!("there is no form `{other}`"),
         _ => None,
     };

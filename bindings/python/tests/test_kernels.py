@@ -662,6 +662,15 @@ class Kernels(unittest.TestCase):
         ]:
             with self.assertRaisesRegex(samite.CompileError, sentence, msg=function):
                 self.run_here(function, None if function is segment else [1])
+        @samite.mobile
+        def adds(values):
+            return values[0] + "text"
+
+        with self.assertRaisesRegex(samite.CompileError, "without a payload") as caught:
+            self.run_here(adds)
+        said = str(caught.exception)
+        self.assertLess(len(said.splitlines()), 20, said)
+        self.assertRegex(said, r"test_kernels.py.*\d")
         with self.assertRaisesRegex(TypeError, "2 parameters"):
             samite.mobile(lambda a, b: a)
         with self.assertRaisesRegex(RuntimeError, "in a kernel only"):

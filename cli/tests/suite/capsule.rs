@@ -187,9 +187,9 @@ fn what_is_packed_is_checked() {
         (&["bytes.bc"], "bytes.bc"),
         (&["x86-64:other.so"], "it is for aarch64, not for x86-64"),
         (&["x86-64:other.so"], "other.so"),
-        (&["aarch64:kernel.wat"], "only .bc and .so files"),
-        (&["aarch64:kernel.c"], "only .bc and .so files"),
-        (&["mips:other.so"], "`mips` is no processor"),
+        (&["aarch64:kernel.wat"], "for .bc and .so files only"),
+        (&["aarch64:kernel.c"], "for .bc and .so files only"),
+        (&["mips:other.so"], "`mips` is not a processor"),
         (&["--native", "kernel.wat"], "no input is a .c file"),
     ] {
         let said = error(at, &[&before[..], words].concat());

@@ -178,7 +178,7 @@ impl Calls {
                 let mut several = slot.several.iter_mut();
                 let is_it = |unit: Life| unit == from || !is_listed;
                 if let Some(one) = several.find(|(unit, answered)| is_it(*unit) && !answered) {
-                    one.1 = true;
+                    *one = (from, true);
                 }
                 if slot.several.iter().all(|(_, answered)| *answered) {
                     self.end(name, Ok(Vec::new()));

@@ -163,7 +163,8 @@ fn a_worker_ends_while_others_connect() {
         let ended = child.output().expect("a process");
         let said = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.success(), "{}: {said}", ended.status);
-        return;
+        let ran = String::from_utf8_lossy(&ended.stdout);
+        return assert!(ran.contains("1 passed"), "{ran}");
     }
     let settings = Settings {
         transports: Some("tcp".into()),

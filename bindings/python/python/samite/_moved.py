@@ -70,6 +70,15 @@ class Kernel:
             if payload is not None:
                 raise TypeError(f"{self.__name__} has no parameter, but a payload was given")
             return self._form(None), b""
+        if payload is None and self._dtype is None:
+            try:
+                return self._form(self._checked(None)), b""
+            except CompileError as error:
+                raise CompileError(
+                    f"{self.__name__} has a parameter and is called without a payload, so it is "
+                    "compiled for bytes: pass a payload, or say what its elements are "
+                    f"(@samite.mobile(dtype=...))\n{error}"
+                ) from None
         if payload is None or isinstance(payload, (bytes, bytearray, memoryview)):
             data = b"" if payload is None else bytes(payload)
             dtype = self._checked(None)

@@ -12,6 +12,7 @@ use crate::native::host::{TABLE, Table};
 use crate::native::{Entry, Prepared};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use std::ffi::c_void;
 use std::fs::File;
 use std::io::Write;
@@ -27,9 +28,12 @@ type Bind = unsafe extern "C" fn(*const Table) -> i32;
 /// bytes of memory.
 pub(super) fn load(code: &[u8], entries: &[String], bytes: u64) -> Result<Prepared, Refused> {
     let file = file(code).map_err(|error| {
-        Refused::ForNow(format!(
-            "machine code cannot be put in memory here: {error}"
-        ))
+        let text = format!("machine code cannot be put in memory here: {error}");
+        let lacking = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
+        match Errno::from_io_error(&error) {
+            Some(errno) if lacking.contains(&errno) => Refused::ForNow(text),
+            _ => Refused::NoEngine(text),
+        }
     })?;
     // SAFETY: L1, L2.
     let library = unsafe { Library::open(Some(path(file.as_raw_fd())), RTLD_NOW | RTLD_LOCAL) };
@@ -65,6 +69,7 @@ fn file(code: &[u8]) -> std::io::Result<File> {
     let created = rustix::fs::memfd_create(name, flags | MemfdFlags::EXEC);
     let created = created.or_else(|_| rustix::fs::memfd_create(name, flags))?;
     let mut file = File::from(created);
+    drop(file.try_clone()?); // The loader of the system opens it once more.
     file.write_all(code)?;
     let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals)?;

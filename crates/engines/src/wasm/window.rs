@@ -36,7 +36,7 @@ use wasmtime::{Memory, Store};
 pub(super) const POPULATED_MAX: u64 = 2 << 20;
 /// How many memories an engine may leave behind for windows that could not be mapped (W5): each
 /// keeps its address space for ever.
-const LEFT_BEHIND_MAX: u32 = 8;
+const LEFT_BEHIND_MAX: u32 = 256;
 
 /// Counts the memories that an engine has left behind.
 #[derive(Debug, Default)]

@@ -56,9 +56,14 @@ const FASTER: f64 = 0.98;
 const SLOWER: u32 = 3;
 /// Ways that are not far slower than the best one are tried at first until each has had this long,
 /// in nanoseconds, each time twice as often: a cache is filled by then, and what it spares shows.
-const EXPLORED: f64 = 20e6;
+const EXPLORED: f64 = 5e6;
 /// As many times slower than the best way is one that is far slower.
-const FAR: f64 = 8.0;
+const FAR: f64 = 3.0;
+/// A chosen way is kept for this long, in nanoseconds, although another one seems to be cheaper by
+/// now: what it needs may have left the caches for a moment. Meanwhile one operation in
+/// [`TIMED_IN_DOUBT`] is timed.
+const PATIENCE: f64 = 10e6;
+const TIMED_IN_DOUBT: u32 = 8;
 /// Sizes are told apart by their power of two.
 const SIZES: usize = 24;
 
@@ -103,6 +108,10 @@ struct OfSize {
     /// Which of the others is tried next.
     next: usize,
     trying: Option<Stretch>,
+    /// The way that was chosen last.
+    chosen: Option<usize>,
+    /// How long it has been used although another one seems to be cheaper.
+    in_doubt: f64,
 }
 
 /// A way that is being tried.
@@ -139,7 +148,7 @@ impl OfSize {
         if took < stretch.best * FASTER {
             (stretch.best, stretch.since_best) = (took, 0);
         }
-        let is_enough = stretch.tries >= stretch.wanted;
+        let is_enough = stretch.tries >= stretch.wanted || self.seen[way].spent >= EXPLORED;
         if is_enough && (stretch.since_best >= SLOWER || stretch.tries >= STRETCH_MOST) {
             self.trying = None;
         }
@@ -154,9 +163,13 @@ impl OfSize {
     /// before one is chosen.
     fn unexplored(&self) -> Option<usize> {
         let most = self.seen[cheapest(self)].cost() * FAR;
-        let is_it = |seen: &Seen| seen.spent < EXPLORED && seen.cost() <= most;
-        let ways = (0..).zip(&self.seen).filter(|(_, seen)| is_it(seen));
-        ways.min_by_key(|(_, seen)| seen.count).map(|(way, _)| way)
+        let near = (0..)
+            .zip(&self.seen)
+            .filter(|(_, seen)| seen.cost() <= most);
+        let near: Vec<(usize, &Seen)> = near.collect();
+        let short = near.iter().filter(|(_, seen)| seen.spent < EXPLORED);
+        let least = short.min_by_key(|(_, seen)| seen.count);
+        least.filter(|_| near.len() > 1).map(|(way, _)| *way)
     }
 }
 
@@ -202,8 +215,14 @@ impl Auto {
     /// Has the next operation of this size timed: what this one has met takes so long that the clock
     /// costs little beside it, and may have been elsewhere before.
     pub(super) fn time_next(&self, size: u64) {
+        let at = size_class(size);
         // ORDERING: Relaxed, as above.
-        self.chosen[size_class(size)].store(0, Relaxed);
+        if self.chosen[at].load(Relaxed) >= ONE {
+            // Those that were to go without were counted already.
+            let left = self.chosen[at].swap(0, Relaxed) / ONE;
+            let of_size = &mut crate::runtime::locked(&self.seen)[at];
+            of_size.since = of_size.since.saturating_sub(left);
+        }
     }
 
     /// Runs an operation and records what it has cost.
@@ -226,7 +245,9 @@ impl Auto {
         let at = size_class(size);
         let of_size = &mut crate::runtime::locked(&self.seen)[at];
         of_size.seen[way as usize].recent = [f64::INFINITY; RECENT];
-        self.time_next(size);
+        of_size.chosen = of_size.chosen.filter(|chosen| *chosen != way as usize);
+        // ORDERING: Relaxed, as above.
+        self.chosen[at].store(0, Relaxed);
     }
 
     /// Returns the way that is the cheapest for operations of this size; `None` while ways are
@@ -234,7 +255,7 @@ impl Auto {
     pub fn best(&self, size: u64) -> Option<Way> {
         let of_size = &crate::runtime::locked(&self.seen)[size_class(size)];
         let is_tried = of_size.untried().is_none();
-        is_tried.then(|| Way::ALL[cheapest(of_size)])
+        is_tried.then(|| Way::ALL[of_size.chosen.unwrap_or_else(|| cheapest(of_size))])
     }
 
     /// Returns the cheapest of the other ways, as far as they have been tried.
@@ -261,6 +282,15 @@ impl Auto {
         }
         let best = cheapest(of_size);
         let cost = |way: usize| of_size.seen[way].cost().max(1.0);
+        if let Some(chosen) = of_size.chosen.filter(|chosen| *chosen != best)
+            && of_size.in_doubt < PATIENCE
+            && cost(chosen).is_finite()
+        {
+            // ORDERING: Relaxed, as above.
+            self.chosen[at].store(chosen as u32 + ONE * (TIMED_IN_DOUBT - 1), Relaxed);
+            return chosen;
+        }
+        (of_size.chosen, of_size.in_doubt) = (Some(best), 0.0);
         let times_slower = (cost(of_size.next) / cost(best)).min(SLOWEST);
         let rarely = (times_slower - 1.0) * SPARED * f64::from(STRETCH);
         if of_size.since < TIMED.max(rarely as u32) {
@@ -280,12 +310,18 @@ impl Auto {
         let of_size = &mut crate::runtime::locked(&self.seen)[at];
         let seen = &mut of_size.seen[way];
         seen.recent[seen.count as usize % RECENT] = took;
-        seen.spent += took;
+        seen.spent += took + CLOCK;
         seen.count = match seen.count {
             u32::MAX => TRIALS,
             count => count + 1,
         };
         of_size.tried(way, took);
+        if of_size.chosen == Some(way) {
+            of_size.in_doubt = match cheapest(of_size) == way {
+                true => 0.0,
+                false => of_size.in_doubt + took * f64::from(TIMED_IN_DOUBT),
+            };
+        }
     }
 }
 
@@ -387,6 +423,22 @@ mod tests {
             }
         }
         assert!(ways[0] > 70_000, "{ways:?}");
+    }
+
+    /// The chosen way is kept when it is slower for a moment than another one, and left when it
+    /// stays so.
+    #[test]
+    fn a_slow_moment_changes_no_choice() {
+        let auto = Auto::default();
+        spent(&auto, [700.0, 2000.0, 9000.0], 100_000);
+        assert_eq!(auto.best(31), Some(Way::Gets));
+        // Three milliseconds, and then ten.
+        let counts = spent(&auto, [3000.0, 2000.0, 9000.0], 1000);
+        assert!(counts[0] > 900, "{counts:?}");
+        spent(&auto, [700.0, 2000.0, 9000.0], 1000);
+        assert_eq!(auto.best(31), Some(Way::Gets));
+        spent(&auto, [3000.0, 2000.0, 9000.0], 10_000);
+        assert_eq!(auto.best(31), Some(Way::Function));
     }
 
     /// A way that is fast one time in eight is not the cheapest. One that becomes faster with each

@@ -31,9 +31,10 @@ const HEAD: usize = 40;
 const REPLY_HEAD: usize = 3;
 /// Candidates of a call: what a call does not get through is sent again.
 const PIECE: usize = 1024;
-/// The most calls in flight: to one unit, and in all, which is half of what a process may have.
+/// The most calls in flight: to one unit, and in all. Their replies, of at most 64 KiB, are half of
+/// what a process may leave waiting.
 const CALLS: usize = 64;
-const CALLS_MAX: usize = 1 << 15;
+const CALLS_MAX: usize = 1 << 9;
 /// Edges and candidates at which a call looks: about 2 ms, if none is in a cache.
 const BUDGET: u32 = 1 << 14;
 /// Duplicates are removed when the next level has twice this many candidates.

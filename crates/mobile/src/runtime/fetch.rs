@@ -586,7 +586,7 @@ mod tests {
             incarnation: 1,
         });
         let begin = |fetch: &mut Fetch, sender, now| {
-            fetch.sender = Some(sender);
+            (fetch.sender, fetch.since) = (Some(sender), now);
             fetch.expect(now);
         };
         let part = Duration::from_secs(3);
@@ -596,18 +596,23 @@ mod tests {
         while parts < PARTS {
             assert!(next < 100 * part, "{} changes", fetch.changes);
             let due = fetch.due;
+            let now = next.min(due);
             if next <= due {
                 fetch.expect(next);
                 (next, parts) = (next + part, parts + 1);
-                continue;
+                if parts < PARTS && fetch.lasts_long(now) {
+                    assert!(fetch.change_sender(&mut others));
+                }
+            } else {
+                fetch.repeat(due, &mut others);
             }
-            fetch.repeat(due, &mut others);
             if fetch.sender.is_none() {
-                begin(&mut fetch, others.pop().unwrap(), due);
-                (next, parts) = (due + part, 0);
+                begin(&mut fetch, others.pop().unwrap(), now);
+                (next, parts) = (now + part, 0);
             }
         }
         let (sender, changes) = (fetch.sender.unwrap(), fetch.changes);
+        assert!(changes > 0, "a sender that goes on for long is not changed");
         for _ in 0..10 {
             fetch.repeat(fetch.due, &mut others);
         }

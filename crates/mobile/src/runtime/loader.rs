@@ -2,7 +2,7 @@
 //! native part, on which LLVM may work for 20 s, and one for the rest. The second starts with the
 //! runtime: it makes the engine for WebAssembly and uses it once, so that the first code of a
 //! process does not wait for 2 ms. The first starts when the unit comes to trust native code, and
-//! loads LLVM, which takes 13 ms and some megabytes; other units load nothing. Both end with the
+//! loads LLVM, which takes some 20 ms and 4 MB; other units load nothing. Both end with the
 //! runtime.
 //!
 //! # Invariants
@@ -23,6 +23,8 @@ use samite_fabric::Fabric;
 use samite_fabric::rpc::Life;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Code to compile.
@@ -128,9 +130,10 @@ pub(super) struct Loader {
     /// What is done; shared by the lanes.
     loaded: Arc<Mutex<VecDeque<Loaded>>>,
     pub(super) bitcode: Bitcode,
+    has_new_jobs: AtomicBool,
     /// As if the system started no threads.
     #[cfg(test)]
-    pub(super) has_no_threads: std::sync::atomic::AtomicBool,
+    pub(super) has_no_threads: AtomicBool,
 }
 
 impl std::fmt::Debug for Loader {
@@ -153,8 +156,9 @@ impl Loader {
             portable: lane(),
             loaded: Arc::clone(&loaded),
             bitcode: Bitcode::default(),
+            has_new_jobs: AtomicBool::new(false),
             #[cfg(test)]
-            has_no_threads: std::sync::atomic::AtomicBool::new(false),
+            has_no_threads: AtomicBool::new(false),
         }
     }
 
@@ -180,6 +184,7 @@ impl Loader {
             Ok(()) => {
                 locked(&lane.jobs).add(job);
                 lane.changed.notify_one();
+                self.has_new_jobs.store(true, Relaxed);
             }
             Err(error) => lane.fail_for_now(
                 &job,
@@ -221,10 +226,7 @@ impl Loader {
         warm_up: fn(&[Loadable], &Bitcode),
     ) -> std::io::Result<()> {
         #[cfg(test)]
-        if self
-            .has_no_threads
-            .load(std::sync::atomic::Ordering::Relaxed)
-        {
+        if self.has_no_threads.load(Relaxed) {
             return Err(std::io::ErrorKind::WouldBlock.into());
         }
         if !*runs {
@@ -270,6 +272,13 @@ impl Loader {
                 .sum::<usize>()
         };
         self.lanes().into_iter().map(jobs_of).sum()
+    }
+
+    /// Returns whether there were new jobs since this was asked last.
+    #[inline]
+    pub(super) fn has_new_jobs(&self) -> bool {
+        // ORDERING: Relaxed: a hint.
+        self.has_new_jobs.load(Relaxed) && self.has_new_jobs.swap(false, Relaxed)
     }
 
     /// Returns the next job that is done.
@@ -321,7 +330,7 @@ impl Lane {
             return;
         };
         #[cfg(test)]
-        self.made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.made.fetch_add(1, Relaxed);
         while let Some(job) = self.next() {
             // A panic of an engine ends this job, not the thread.
             let prepared = catch_unwind(AssertUnwindSafe(|| prepare(&engines, &job)));
@@ -498,12 +507,7 @@ mod tests {
         let fabric = Fabric::alone(Identity::by_hand("early"), Config::default()).unwrap();
         let loader = Loader::new();
         loader.warm_up();
-        let made = || {
-            loader
-                .portable
-                .made
-                .load(std::sync::atomic::Ordering::Relaxed)
-        };
+        let made = || loader.portable.made.load(Relaxed);
         until(|| (made() == 1).then_some(()));
         let capsule = Capsule::from_wat(include_str!("warm_up.wat")).unwrap();
         loader.load(job(&fabric, 7, capsule));

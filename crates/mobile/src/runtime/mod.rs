@@ -289,19 +289,15 @@ impl Runtime {
         if work.batch.is_empty() {
             work.fill(&mut inbox);
         }
-        let others: Vec<Arrived> = std::iter::from_fn(|| inbox.others.next())
-            .map(|(_, arrived)| arrived)
-            .take(AT_ONCE)
-            .collect();
         let (has_others, has_refused) = (!inbox.others.is_empty(), !inbox.refused.is_empty());
         drop(inbox);
         if has_refused {
             self.refuse(work, fabric);
         }
-        let has_taken = !others.is_empty();
-        for arrived in others {
-            work.take(self, fabric, arrived); // X8
-        }
+        let (has_taken, has_others) = match has_others {
+            true => (true, self.take_others(work, fabric)),
+            false => (false, false),
+        };
         let begin = work.clock;
         for taken in 0..most {
             // They take turns, so that a kernel that calls its own unit does not keep others out.
@@ -319,6 +315,25 @@ impl Runtime {
             }
         }
         (true, true)
+    }
+
+    /// Works on what does not wait for kernels (X8). Returns whether there is more of it.
+    #[cold]
+    fn take_others(&self, work: &mut Work, fabric: &Fabric) -> bool {
+        let begin = work.clock;
+        for _ in 0..AT_ONCE {
+            // One by one: what stays in the inbox is found there if its sender is lost meanwhile.
+            let next = locked(&self.inbox).others.next();
+            let Some((_, arrived)) = next else {
+                return false;
+            };
+            work.take(self, fabric, arrived);
+            work.clock = run::coarse();
+            if work.clock.saturating_sub(begin) >= AT_ONCE_FOR {
+                break;
+            }
+        }
+        !locked(&self.inbox).others.is_empty()
     }
 
     /// Returns the next call of others.
@@ -470,6 +485,10 @@ impl Upcall for Runtime {
                 fabric.want_work_later();
             }
             if !self.again.load(SeqCst) {
+                if self.loader.has_new_jobs() {
+                    // The thread that compiles may have to run on this processor.
+                    std::thread::yield_now();
+                }
                 return has_worked;
             }
         }

@@ -225,8 +225,8 @@ impl Work {
                     self.fail_to_origin(runtime, fabric, &head, &failure);
                 }
             }
-            // One for which there was no room is repeated (`fetch`).
-            (frame::FETCH, _) if is_full => {}
+            // One for which there was no room is repeated (`fetch`); others are asked now.
+            (frame::FETCH, _) if is_full => self.ask_next(runtime, fabric, word),
             (frame::FETCH, _) => self.not_asked(runtime, fabric, word, to),
             _ => tracing::debug!(to = %to.peer, %failure, "a frame of moved code was not sent"),
         }

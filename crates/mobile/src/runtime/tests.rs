@@ -508,3 +508,59 @@ fn nothing_stays_of_calls_that_have_waited() {
         assert!(work.codes.entries.is_empty());
     });
 }
+
+/// What a unit has called and waited for is dropped when it is lost, wherever it waits: it takes no
+/// room from the next life. What others wait for, and what nobody waits for, stays.
+#[test]
+fn calls_of_a_lost_unit_are_dropped() {
+    const MISSING: u64 = 9;
+    let bench = Bench::new();
+    let (runtime, fabric) = (&bench.runtime, &bench.fabric);
+    // Its number belongs to another process by now.
+    let unit = Life {
+        incarnation: runtime.me.incarnation + 1,
+        ..runtime.me
+    };
+    let frame = |origin: Life, one_way: bool| {
+        let head = Head {
+            one_way,
+            ..head(origin)
+        };
+        head.encode(frame::CALL)
+    };
+    let kinds = [
+        frame(unit, false),
+        frame(unit, true),
+        frame(Bench::other(), false),
+    ];
+    for bytes in kinds.iter().cycle().take(3 * 40) {
+        runtime.arrived(unit, MISSING, bytes, &Body::Slice(&[]));
+    }
+    bench.with(|work| {
+        for bytes in &kinds {
+            let arrived = Arrived {
+                from: unit,
+                kind: frame::CALL,
+                word: MISSING,
+                bytes: Payload::from_slice(bytes),
+            };
+            let (head, _) = Head::decode(bytes).unwrap();
+            work.codes.entry(MISSING);
+            work.codes
+                .set(MISSING, State::Fetching(Fetch::of(Bench::other())));
+            work.park(runtime, fabric, head, arrived);
+        }
+        work.fill(&mut locked(&runtime.inbox));
+        assert_eq!(work.codes.entry(MISSING).parked.len(), 3);
+        let waits = |work: &Work| {
+            work.batch.len() as u64 + locked(&runtime.inbox).calls.cost() / (24 + EACH)
+        };
+        assert_eq!(waits(work), 120);
+        work.units[1] = unit;
+        work.changes = !work.changes;
+        work.follow(runtime, fabric);
+        assert_eq!(waits(work), 80);
+        let entry = work.codes.entries.get(&MISSING);
+        assert!(entry.is_none_or(|entry| entry.parked.len() < 3));
+    });
+}

@@ -48,7 +48,8 @@ const ENTRY: u64 = 512;
 const PARKED_FROM_ONE: u64 = INBOX_MAX / 4;
 const CODE_FROM_ONE: u64 = CODE_BYTES / 4;
 
-/// Timeouts are counted for so many sources of each code: the oldest one is forgotten.
+/// Of calls that were passed on, timeouts are counted for this many sources of each code: the oldest
+/// one is forgotten.
 const TIMEOUTS_KEPT: usize = 64;
 
 /// Where a call came from: the unit that sent it here, and the one that began it. Calls that a unit
@@ -91,7 +92,7 @@ pub(crate) struct Entry {
     listed: Option<u64>,
     pinned: bool,
     /// Whose last calls have run out of time here, the most time that one of them had, and how many
-    /// in a row had no more. At most [`TIMEOUTS_KEPT`].
+    /// in a row had no more.
     timeouts: Vec<(Source, Duration, u32)>,
 }
 
@@ -458,8 +459,11 @@ impl Codes {
             None => timeouts.push((source, run, 1)),
         }
         self.timed.insert((source.from, id));
-        if entry.timeouts.len() > TIMEOUTS_KEPT {
-            let oldest = entry.timeouts[0].0;
+        // Those that come straight from their origin are as many as there are units.
+        let passed_on = || (entry.timeouts.iter()).filter(|(of, ..)| of.from != of.origin);
+        if passed_on().count() > TIMEOUTS_KEPT
+            && let Some((oldest, ..)) = passed_on().next().copied()
+        {
             self.forget_timeouts(id, oldest.from, |of| *of == oldest);
         }
     }

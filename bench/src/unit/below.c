@@ -1,4 +1,4 @@
-/* The kernels of `bench mobile` in C: unit/native.rs compiles them, and defines the macros. */
+/* The kernel of `compute`: unit/native.rs compiles it, and defines the macros. */
 #include "samite_kernel.h"
 
 /* Each compiler splits vectors into what its processor has. */
@@ -6,15 +6,6 @@ typedef uint32_t Words __attribute__((vector_size(32)));
 typedef uint64_t Pairs __attribute__((vector_size(32)));
 
 enum { PARTS = 8 };
-
-/* Adds ADDED to the word of grant COUNT. PROCESS makes the code differ from that of other runs. */
-SAMITE_KERNEL int32_t add(uint8_t *payload, uint32_t len) {
-    (void)payload;
-    if (len != 0)
-        return PROCESS;
-    samite_add64(COUNT, 0, ADDED);
-    return 0;
-}
 
 /* What was found so far. Words are added in pairs, as 64-bit numbers, which takes fewer instructions
  * than to widen each: the sum of the upper words is known, too, and is taken off at the end. */
