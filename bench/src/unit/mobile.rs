@@ -537,7 +537,8 @@ fn right() -> [u64; 2] {
     })
 }
 
-/// The macros of the kernels in C, for a kernel that adds this number, and that no other process has.
+/// The macros of the kernels in C, for a kernel that adds this number, and that no other process
+/// has.
 pub(super) fn macros(added: u32) -> [(&'static str, u32); 4] {
     let process = std::process::id() | 1 << 31; // Never 0: the kernel returns it as an error.
     [

@@ -48,8 +48,8 @@ const CLOCK: f64 = 400.0;
 /// A way that has failed is taken to be this many times slower than the best one.
 const SLOWEST: f64 = 1000.0;
 /// A way is tried at least this many times in a row, and on while it becomes faster, up to
-/// `STRETCH_MOST`: at first, what it needs is not in the caches. It has stopped becoming faster when
-/// none of the last `SLOWER` times was `FASTER` times the best one.
+/// `STRETCH_MOST`: at first, what it needs is not in the caches. It has stopped becoming faster
+/// when none of the last `SLOWER` times was `FASTER` times the best one.
 const STRETCH: u32 = 3;
 const STRETCH_MOST: u32 = 32;
 const FASTER: f64 = 0.98;
@@ -91,9 +91,9 @@ impl Default for Seen {
 }
 
 impl Seen {
-    /// Returns the lower quartile of the recent times. Disturbances only make a process slower, so a
-    /// few slow times or one failure do not count. Nor does one fast time: a way that is fast only
-    /// now and then, when the other process happens to run, is not taken for a fast one.
+    /// Returns the lower quartile of the recent times. Disturbances only make a process slower, so
+    /// a few slow times or one failure do not count. Nor does one fast time: a way that is fast
+    /// only now and then, when the other process happens to run, is not taken for a fast one.
     fn cost(&self) -> f64 {
         let mut recent = self.recent;
         recent.sort_unstable_by(f64::total_cmp);
@@ -212,8 +212,8 @@ impl Auto {
         }
     }
 
-    /// Has the next operation of this size timed: what this one has met takes so long that the clock
-    /// costs little beside it, and may have been elsewhere before.
+    /// Has the next operation of this size timed: what this one has met takes so long that the
+    /// clock costs little beside it, and may have been elsewhere before.
     pub(super) fn time_next(&self, size: u64) {
         let at = size_class(size);
         // ORDERING: Relaxed, as above.

@@ -17,8 +17,8 @@
 //! | [`Below::find`] | a sum of the words that are below a bound | 2, and all the data | 2 |
 //!
 //! S is the number of units over which data are spread at random. A call costs 0.6 us on one node;
-//! a kernel takes about 0.1 us, and what its loads take. Function and moved code differ in the first
-//! call, and in the time that it takes to enter WebAssembly.
+//! a kernel takes about 0.1 us, and what its loads take. Function and moved code differ in the
+//! first call, and in the time that it takes to enter WebAssembly.
 //!
 //! # Wrong addresses
 //! Addresses that the caller names are checked before anything is sent. Addresses that are found in

@@ -628,8 +628,8 @@ fn loops_between(fabric: &Fabric, unit: u32) -> Outcome {
 
 on_processes!(calls_are_answered_between_loops, runs(3, loops_between));
 
-/// Unit 1 has sent many calls to unit 0, of 5 ms each, when unit 0 calls code there that it does not
-/// have: its request for the code is not behind these calls.
+/// Unit 1 has sent many calls to unit 0, of 5 ms each, when unit 0 calls code there that it does
+/// not have: its request for the code is not behind these calls.
 fn busy_caller(fabric: &Fabric, unit: u32) -> Outcome {
     const CALLS: u32 = 2000;
     let mobile = begin(fabric)?;

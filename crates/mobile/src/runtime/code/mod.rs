@@ -48,8 +48,8 @@ const ENTRY: u64 = 512;
 const PARKED_FROM_ONE: u64 = INBOX_MAX / 4;
 const CODE_FROM_ONE: u64 = CODE_BYTES / 4;
 
-/// Of calls that were passed on, timeouts are counted for this many sources of each code: the oldest
-/// one is forgotten.
+/// Of calls that were passed on, timeouts are counted for this many sources of each code: the
+/// oldest one is forgotten.
 const TIMEOUTS_KEPT: usize = 64;
 
 /// Where a call came from: the unit that sent it here, and the one that began it. Calls that a unit
