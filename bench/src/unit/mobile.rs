@@ -11,8 +11,8 @@ use samite::mobile::operation::{Shards, Table, Way};
 use samite::mobile::{Capsule, Function, Limits, Mobile, Registered, Rights};
 use samite::variable::DOMAIN;
 use samite::{Fabric, FabricConfig, Identity, Link, Match, PeerId, Remote, Segment, SegmentKey};
-use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeSet, HashMap};
 use std::hint::black_box;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::SeqCst;
@@ -70,6 +70,8 @@ struct Linked {
     operations: OnceCell<Operations>,
     asks: Option<Asks>,
     cycle: Vec<u64>,
+    /// The depths for which `chase_auto` had time to choose ([`settle`]).
+    settled: RefCell<BTreeSet<u64>>,
     moved: Registered,
     function: Registered,
 }
@@ -217,6 +219,7 @@ impl Unit {
             operations: OnceCell::new(),
             asks,
             cycle,
+            settled: RefCell::default(),
             moved,
             function,
             fabric,
@@ -466,14 +469,18 @@ impl Linked {
             chases.try_for_each(|(start, end)| self.verify(start, depth, end))?;
             return Ok(took);
         }
-        let (took, end) = timed(warmup, iters, || {
+        let mut chase = || {
             start = (start + 7919 + (end & nothing)) & mask;
             end = match is_auto {
                 true => table.chase_auto(depth, start)?,
                 false => table.chase(way, depth, start)?,
             };
             Ok(end)
-        })?;
+        };
+        if is_auto && self.settled.borrow_mut().insert(depth) {
+            settle(&mut chase)?;
+        }
+        let (took, end) = timed(warmup, iters, chase)?;
         self.verify(start, depth, end)?;
         Ok(took)
     }
@@ -484,6 +491,18 @@ impl Linked {
         ensure!(end == right, "a chase ended at {end} instead of {right}");
         Ok(())
     }
+}
+
+/// How long an operation that chooses its way is repeated once, before it is timed at all: it tries
+/// the ways meanwhile. How often it is timed is found out from its first times, and then holds.
+const SETTLING: Duration = Duration::from_millis(100);
+
+pub(super) fn settle<T>(mut once: impl FnMut() -> Result<T>) -> Result<()> {
+    let begin = Instant::now();
+    while begin.elapsed() < SETTLING {
+        once()?;
+    }
+    Ok(())
 }
 
 /// Does something some times, and then as often as it is timed. Returns the seconds that this took,

@@ -1,11 +1,14 @@
 //! Operations of moved code on data of several ranks, and the same by a function or by gets:
 //! [`crate::mobile`].
 
+use super::mobile::settle;
 use crate::control::Command;
 use anyhow::{Result, bail, ensure};
 use samite::mobile::operation::{END, Gather, Graph, Lists, Shards, Tree, Way};
 use samite::mobile::{Mobile, Rights};
 use samite::{Fabric, Match, PeerId, Segment, SegmentKey};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 /// The tag of keys.
@@ -46,6 +49,8 @@ pub(super) struct Operations {
     shards: Shards,
     /// Vertices that are reached from vertex 0.
     visited: u64,
+    /// The operations that had time to choose their way ([`settle`]).
+    settled: RefCell<BTreeSet<String>>,
 }
 
 /// Makes the functions known.
@@ -138,6 +143,7 @@ impl Operations {
             graph: Graph::new(&links, &marks, VERTICES)?,
             shards: structures,
             visited: visited(),
+            settled: RefCell::default(),
         })
     }
 
@@ -159,6 +165,13 @@ impl Operations {
                 _ => Vec::new(),
             },
         };
+        if is_auto && self.settled.borrow_mut().insert(kind.to_owned()) {
+            let mut number = 0;
+            settle(|| {
+                number += 1;
+                self.once(&run, kind, number)
+            })?;
+        }
         // The first ones bring the code to all servers, and try all ways.
         let warmup = command.number(5)?.clamp(12, 100);
         for number in 0..warmup {

@@ -56,7 +56,7 @@ const FASTER: f64 = 0.98;
 const SLOWER: u32 = 3;
 /// Ways that are not far slower than the best one are tried at first until each has had this long,
 /// in nanoseconds, each time twice as often: a cache is filled by then, and what it spares shows.
-const EXPLORED: f64 = 5e6;
+const EXPLORED: f64 = 10e6;
 /// As many times slower than the best way is one that is far slower.
 const FAR: f64 = 3.0;
 /// A chosen way is kept for this long, in nanoseconds, although another one seems to be cheaper by
