@@ -70,7 +70,7 @@ struct Linked {
     operations: OnceCell<Operations>,
     asks: Option<Asks>,
     cycle: Vec<u64>,
-    /// The depths for which `chase_auto` had time to choose ([`settle`]).
+    /// The depths of chases in mapped memory that have settled ([`settle`]).
     settled: RefCell<BTreeSet<u64>>,
     moved: Registered,
     function: Registered,
@@ -477,7 +477,8 @@ impl Linked {
             };
             Ok(end)
         };
-        if is_auto && self.settled.borrow_mut().insert(depth) {
+        let is_mapped = self.fabric.is_none();
+        if is_mapped && self.settled.borrow_mut().insert(depth) {
             settle(&mut chase)?;
         }
         let (took, end) = timed(warmup, iters, chase)?;
@@ -493,8 +494,9 @@ impl Linked {
     }
 }
 
-/// How long an operation that chooses its way is repeated once, before it is timed at all: it tries
-/// the ways meanwhile. How often it is timed is found out from its first times, and then holds.
+/// How long an operation in mapped memory is repeated once, before it is timed at all: pages are
+/// mapped, and one that chooses its way tries all of them. How often it is timed in each turn is
+/// found out from its first times, and then holds.
 const SETTLING: Duration = Duration::from_millis(100);
 
 pub(super) fn settle<T>(mut once: impl FnMut() -> Result<T>) -> Result<()> {

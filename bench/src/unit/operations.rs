@@ -49,7 +49,7 @@ pub(super) struct Operations {
     shards: Shards,
     /// Vertices that are reached from vertex 0.
     visited: u64,
-    /// The operations that had time to choose their way ([`settle`]).
+    /// The operations in mapped memory that have settled ([`settle`]).
     settled: RefCell<BTreeSet<String>>,
 }
 
@@ -165,7 +165,8 @@ impl Operations {
                 _ => Vec::new(),
             },
         };
-        if is_auto && self.settled.borrow_mut().insert(kind.to_owned()) {
+        let is_mapped = command.number(2)? == 0;
+        if is_mapped && self.settled.borrow_mut().insert(kind.to_owned()) {
             let mut number = 0;
             settle(|| {
                 number += 1;
