@@ -81,8 +81,13 @@ impl Ended {
             };
             match called.wait() {
                 Ok(_) => self.replied += 1,
-                Err(Error::Failed(failure)) if failure.cause == Cause::Refused => self.refused += 1,
-                Err(Error::Failed(_)) => self.stopped += 1,
+                Err(Error::Failed(failure)) => {
+                    check!(failure.path.starts_with(&[0, 1]), "{failure}");
+                    match failure.cause {
+                        Cause::Refused => self.refused += 1,
+                        _ => self.stopped += 1,
+                    }
+                }
                 other => {
                     return Err(Failed::new(format!(
                         "neither a reply nor a failure: {other:?}"
