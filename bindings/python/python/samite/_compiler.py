@@ -183,21 +183,7 @@ def explained(function, error):
             "kernels compute with numbers, arrays and tuples, and have no Python objects; "
             "samite.kernel lists what else they can do"
         )
-    return f"`{function.__name__}` cannot become a kernel: {hint}\n{shortened(text)}"
-
-
-def shortened(text):
-    """Returns numba's message without the forms of a function that do not fit: there may be fifty."""
-    lines, is_left_out = [], False
-    for line in text.splitlines():
-        start = line.strip()
-        if start.startswith("There are ") and "candidate" in start:
-            is_left_out = True
-        elif start.startswith(("During: ", "File ")):
-            is_left_out = False
-        if not is_left_out and (start or lines and lines[-1].strip()):
-            lines.append(line)
-    return "\n".join(lines)
+    return f"`{function.__name__}` cannot become a kernel: {hint}\n{text}"
 
 
 def check_result(function, result):
