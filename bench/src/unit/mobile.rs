@@ -367,11 +367,7 @@ impl Linked {
                     _ => [function, moved],
                 };
                 let difference = self.calls(first, AT_ONCE)? - self.calls(second, AT_ONCE)?;
-                above += if round % 2 == 0 {
-                    difference
-                } else {
-                    -difference
-                };
+                above += difference * if round % 2 == 0 { 1.0 } else { -1.0 };
             }
             Ok(above / calls as f64)
         })

@@ -152,7 +152,7 @@ impl Prepared {
         let engine = &self.wasm.engine;
         let own = self.own * PAGE;
         let end = own + PAYLOAD_MAX;
-        let mut windows = window::plan(grants, end + PAGE);
+        let windows = window::plan(grants, end + PAGE);
         if !windows.is_empty() && !self.wasm.left_behind.may_map() {
             return Err(wasmtime::Error::msg(
                 "segments could not be mapped in this process too often: it lacks address space or mappings (vm.max_map_count); restart it",
@@ -164,7 +164,7 @@ impl Prepared {
         // From now on: the kernel has this memory, and no other.
         store.limiter(|state| &mut state.limits);
         let (mut store, private) =
-            window::map(store, memory, end, &mut windows, &self.wasm.left_behind)?;
+            window::map(store, memory, end, &windows, &self.wasm.left_behind)?;
         let state = store.data_mut();
         state.windows = windows;
         state.private = Some(private);
@@ -246,12 +246,13 @@ impl Instance for Running {
     fn warm_up(&mut self) {
         self.ticker.tick();
         let state = self.store.data();
-        if let Some(private) = &state.private {
-            private.populate(self.payload + PAGE);
-        }
+        let Some(private) = &state.private else {
+            return;
+        };
+        private.populate(self.payload + PAGE);
         let mut left = window::POPULATED_MAX;
         for window in &state.windows {
-            left -= window.populate(left);
+            left -= private.populate_window(window, left);
         }
     }
 

@@ -27,7 +27,6 @@ use crate::{Grants, Rights};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use samite_mem::SharedBytes;
 use std::ffi::c_void;
-use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use wasmtime::{Memory, Store};
@@ -60,26 +59,6 @@ pub(super) struct Window {
     pub(super) at: u64,
     bytes: SharedBytes,
     rights: Rights,
-    /// Where it is mapped in this process.
-    base: Option<NonNull<c_void>>,
-}
-
-// SAFETY: W3: the address is used to have its pages mapped, by the thread that has the store.
-unsafe impl Send for Window {}
-// SAFETY: W3: as above.
-unsafe impl Sync for Window {}
-
-impl Window {
-    /// Has its first `most` bytes mapped page by page: otherwise each first access takes some
-    /// microseconds. Returns how many that are.
-    pub(super) fn populate(&self, most: u64) -> u64 {
-        let len = self.bytes.len().min(most);
-        if let Some(base) = self.base {
-            // SAFETY: W1, W4: the range is mapped, and keeps its contents.
-            unsafe { populate(base.as_ptr(), len, self.rights) };
-        }
-        len
-    }
 }
 
 /// Has pages mapped for these accesses. If the system does not, each access has its own mapped.
@@ -115,7 +94,6 @@ pub(super) fn plan(grants: &Grants, begin: u64) -> Vec<Window> {
             at: end,
             bytes: grant.bytes.clone(),
             rights: grant.rights,
-            base: None,
         });
         end = next;
     }
@@ -143,7 +121,7 @@ pub(super) fn map<T: 'static>(
     store: Store<T>,
     memory: Memory,
     own: u64,
-    windows: &mut [Window],
+    windows: &[Window],
     left_behind: &LeftBehind,
 ) -> Result<(Store<T>, Private), rustix::io::Errno> {
     let base = memory.data_ptr(&store);
@@ -157,7 +135,6 @@ pub(super) fn map<T: 'static>(
             std::mem::forget(store); // W5
             return Err(error);
         }
-        window.base = NonNull::new(to);
     }
     Ok((store, Private { base, len: own }))
 }
@@ -179,7 +156,19 @@ fn overlay(window: &Window, to: *mut c_void, len: usize) -> rustix::io::Result<(
 }
 
 impl Private {
-    /// Has the first `len` bytes mapped page by page, as [`Window::populate`].
+    /// Has the first `most` bytes of a window behind this memory mapped page by page: otherwise
+    /// each first access takes some microseconds. Returns how many that are.
+    pub(super) fn populate_window(&self, window: &Window, most: u64) -> u64 {
+        let len = window.bytes.len().min(most);
+        // SAFETY: W1, W4: `map` has mapped the range, which keeps its contents.
+        unsafe {
+            let base = self.base.add(window.at as usize);
+            populate(base.cast(), len, window.rights);
+        }
+        len
+    }
+
+    /// Has the first `len` bytes mapped page by page, as [`Private::populate_window`].
     pub(super) fn populate(&self, len: u64) {
         let len = len.min(self.len).min(POPULATED_MAX);
         // SAFETY: W1, W3: the range is mapped, and keeps its contents.
@@ -242,7 +231,6 @@ mod tests {
             at: PAGE,
             bytes,
             rights: Rights::Read,
-            base: None,
         }
     }
 
@@ -254,13 +242,13 @@ mod tests {
         let left = LeftBehind::default();
         let data = Arc::new(());
         let (store, memory) = memory(data.clone());
-        let mut windows = [window(arena.bytes(8, PAGE).unwrap())];
-        let failed = map(store, memory, PAGE, &mut windows, &left).map(|_| ());
+        let windows = [window(arena.bytes(8, PAGE).unwrap())];
+        let failed = map(store, memory, PAGE, &windows, &left).map(|_| ());
         assert_eq!(failed, Err(rustix::io::Errno::INVAL));
         assert_eq!(Arc::strong_count(&data), 2);
         let (store, memory) = self::memory(data.clone());
-        let mut windows = [window(arena.bytes(4096, PAGE).unwrap())];
-        let (store, _) = map(store, memory, PAGE, &mut windows, &left).unwrap();
+        let windows = [window(arena.bytes(4096, PAGE).unwrap())];
+        let (store, _) = map(store, memory, PAGE, &windows, &left).unwrap();
         assert_eq!(Arc::strong_count(&data), 3);
         drop(store);
         assert_eq!(Arc::strong_count(&data), 2);
@@ -277,8 +265,8 @@ mod tests {
         while left.may_map() {
             tries += 1;
             let (store, memory) = memory(());
-            let mut windows = [window(arena.bytes(8, PAGE).unwrap())];
-            assert!(map(store, memory, PAGE, &mut windows, &left).is_err());
+            let windows = [window(arena.bytes(8, PAGE).unwrap())];
+            assert!(map(store, memory, PAGE, &windows, &left).is_err());
         }
         assert_eq!(tries, LEFT_BEHIND_MAX);
     }
