@@ -12,6 +12,19 @@ pub(crate) fn bytes(of: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
     if let Ok(bytes) = of.cast::<PyBytes>() {
         return Ok(bytes.clone().into());
     }
+    let holds_objects = match of.getattr_opt("dtype")? {
+        Some(dtype) => match dtype.getattr_opt("hasobject")? {
+            Some(has) => has.is_truthy()?,
+            None => false,
+        },
+        None => false,
+    };
+    if holds_objects {
+        return Err(PyTypeError::new_err(
+            "an array of Python objects has no bytes that mean anything elsewhere: convert it \
+             (`astype`)",
+        ));
+    }
     // `bytes` would also take a list of numbers, for one byte each.
     let copied = match of.getattr_opt("tobytes")? {
         Some(method) => Some(method.call0()?),

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use samite::{FabricConfig, Match, PeerId, SegmentKey, Status};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A clone of the fabric.
 pub(crate) type Handle = Detached<samite::Fabric>;
@@ -79,13 +80,15 @@ impl Fabric {
         Ok(Detached::new(samite::Fabric::clone(fabric)))
     }
 
-    /// Returns the units of the job as they are now. Waits until all have joined, but not again for
-    /// one that was lost later.
-    fn units_now(&self, py: Python<'_>, fabric: &Handle) -> PyResult<Arc<Units>> {
+    /// Returns the units of the job as they are now. Waits until all have joined, at most this
+    /// long, but not again for one that was lost later.
+    fn units_now(&self, py: Python<'_>, fabric: &Handle, time: Time) -> PyResult<Arc<Units>> {
         let seen = || self.units.lock().unwrap_or_else(PoisonError::into_inner);
         let before = seen().clone();
         let now = match before {
-            None => wait(py, fabric, || Units::wait_for(fabric))?,
+            None => wait(py, fabric, || {
+                time.within(fabric, || Units::wait_for(fabric))
+            })?,
             Some(before) => match py.detach(|| before.renewed(fabric)) {
                 None => return Ok(before),
                 Some(renewed) => renewed,
@@ -96,8 +99,8 @@ impl Fabric {
         Ok(now)
     }
 
-    fn peer(&self, py: Python<'_>, fabric: &Handle, unit: u32) -> PyResult<PeerId> {
-        let units = self.units_now(py, fabric)?;
+    fn peer(&self, py: Python<'_>, fabric: &Handle, unit: u32, time: Time) -> PyResult<PeerId> {
+        let units = self.units_now(py, fabric, time)?;
         match units.peer(unit) {
             Some(Ok(peer)) => Ok(*peer),
             Some(Err(error)) => Err(raised(py, error)),
@@ -109,15 +112,32 @@ impl Fabric {
     }
 }
 
-/// Runs `f` with another deadline, if one is given.
-fn within<T>(
-    fabric: &samite::Fabric,
-    timeout: Option<std::time::Duration>,
-    f: impl FnOnce() -> T,
-) -> T {
-    match timeout {
-        Some(timeout) => fabric.within(timeout, f),
-        None => f(),
+/// How long an operation may take, which may be several waits.
+#[derive(Clone, Copy)]
+struct Time(Option<Until>);
+
+#[derive(Clone, Copy)]
+struct Until {
+    begin: Instant,
+    timeout: Duration,
+}
+
+impl Time {
+    /// Reads a timeout in seconds; without one, each wait has the deadline of the fabric.
+    fn of(timeout: Option<f64>) -> PyResult<Time> {
+        let timeout = timeout.map(seconds).transpose()?;
+        let begin = Instant::now();
+        Ok(Time(timeout.map(|timeout| Until { begin, timeout })))
+    }
+
+    /// Runs `f`, whose waits take what is left of the time.
+    fn within<T>(self, fabric: &samite::Fabric, f: impl FnOnce() -> T) -> T {
+        match self.0 {
+            Some(Until { begin, timeout }) => {
+                fabric.within(timeout.saturating_sub(begin.elapsed()), f)
+            }
+            None => f(),
+        }
     }
 }
 
@@ -126,11 +146,10 @@ fn receive(
     py: Python<'_>,
     fabric: &Handle,
     wanted: Match,
-    timeout: Option<f64>,
+    time: Time,
 ) -> PyResult<(Status, Vec<u8>)> {
-    let timeout = timeout.map(seconds).transpose()?;
     wait(py, fabric, || {
-        within(fabric, timeout, || fabric.recv_vec(wanted))
+        time.within(fabric, || fabric.recv_vec(wanted))
     })
 }
 
@@ -186,11 +205,11 @@ impl Fabric {
     #[pyo3(signature = (timeout=None))]
     fn barrier(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let fabric = self.handle()?;
-        let units = self.units_now(py, &fabric)?;
+        let time = Time::of(timeout)?;
+        let units = self.units_now(py, &fabric, time)?;
         let members = units.peers().map_err(|error| raised(py, &error))?;
-        let timeout = timeout.map(seconds).transpose()?;
         wait(py, &fabric, || {
-            within(&fabric, timeout, || fabric.barrier(&members))
+            time.within(&fabric, || fabric.barrier(&members))
         })
     }
 
@@ -232,11 +251,10 @@ impl Fabric {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let fabric = self.handle()?;
-        let to = self.peer(py, &fabric, unit)?;
-        let data = bytes(data)?;
-        let timeout = timeout.map(seconds).transpose()?;
+        let (time, data) = (Time::of(timeout)?, bytes(data)?);
+        let to = self.peer(py, &fabric, unit, time)?;
         wait(py, &fabric, || {
-            within(&fabric, timeout, || fabric.send(to, tag, &data))
+            time.within(&fabric, || fabric.send(to, tag, &data))
         })
     }
 
@@ -249,12 +267,12 @@ impl Fabric {
         tag: u64,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let fabric = self.handle()?;
+        let (fabric, time) = (self.handle()?, Time::of(timeout)?);
         let wanted = match unit {
-            Some(unit) => Match::from(self.peer(py, &fabric, unit)?, tag),
+            Some(unit) => Match::from(self.peer(py, &fabric, unit, time)?, tag),
             None => Match::any(tag),
         };
-        let (_, message) = receive(py, &fabric, wanted, timeout)?;
+        let (_, message) = receive(py, &fabric, wanted, time)?;
         Ok(PyBytes::new(py, &message))
     }
 
@@ -267,11 +285,11 @@ impl Fabric {
         tag: u64,
         timeout: Option<f64>,
     ) -> PyResult<(Option<usize>, Bound<'py, PyBytes>)> {
-        let fabric = self.handle()?;
-        let before = self.units_now(py, &fabric)?;
-        let (status, message) = receive(py, &fabric, Match::any(tag), timeout)?;
+        let (fabric, time) = (self.handle()?, Time::of(timeout)?);
+        let before = self.units_now(py, &fabric, time)?;
+        let (status, message) = receive(py, &fabric, Match::any(tag), time)?;
         // The sender may have been started again, or lost, during the wait.
-        let now = self.units_now(py, &fabric)?;
+        let now = self.units_now(py, &fabric, time)?;
         let unit = now.unit(status.from).or_else(|| before.unit(status.from));
         Ok((unit, PyBytes::new(py, &message)))
     }

@@ -5,18 +5,16 @@ use crate::error::raised;
 use crate::fabric::{Fabric, check};
 use crate::segment::Segment;
 use crate::waiting::{Detached, is_interrupted, raised_meanwhile, wait};
-use pyo3::exceptions::{PyBaseException, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
-use samite::mobile::{GRANTS_MAX, Limits, Policy, Processor, Registered, Rights, Trust};
+use samite::mobile::{GRANTS_MAX, Limits, Part, Policy, Processor, Registered, Rights, Trust};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// The version of LLVM whose bitcode units accept.
-const LLVM: u16 = 22;
 /// How often a unit that serves without a rest looks for signals.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -44,14 +42,21 @@ impl Capsule {
         wasm: Option<PyBackedBytes>,
         bitcode: Option<BTreeMap<String, PyBackedBytes>>,
     ) -> PyResult<Capsule> {
+        let bitcode = bitcode.unwrap_or_default();
+        if entries.is_empty() || (wasm.is_none() && bitcode.is_empty()) {
+            return Err(PyValueError::new_err(
+                "a capsule has at least one entry, and code: pass `wasm`, `bitcode`, or both",
+            ));
+        }
         let mut builder = samite::mobile::Capsule::builder(entries);
-        for (processor, code) in bitcode.unwrap_or_default() {
+        for (processor, code) in bitcode {
             let known = [Processor::X86, Processor::Arm];
             let of = known.into_iter().find(|of| of.name() == processor);
             let of = of.ok_or_else(|| {
                 PyValueError::new_err(format!("{processor} is neither x86-64 nor aarch64"))
             })?;
-            builder = builder.bitcode(of, LLVM, code.to_vec());
+            let producer = Part::producer_of(&code).map_err(|error| raised(py, &error))?;
+            builder = builder.bitcode(of, producer, code.to_vec());
         }
         if let Some(wasm) = wasm {
             builder = builder.wasm(wasm.to_vec());
@@ -87,6 +92,12 @@ impl Capsule {
         self.0.entries().to_vec()
     }
 
+    /// The public key of its signer, in hexadecimal; None without a signature.
+    #[getter]
+    fn signer(&self) -> Option<String> {
+        self.0.signer().map(|key| hexadecimal(key))
+    }
+
     fn __repr__(&self) -> String {
         let parts = self.0.parts().iter();
         let parts: Vec<String> = parts
@@ -100,16 +111,29 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads 32 bytes, as `bytes` or in hexadecimal.
+/// Reads the 32 bytes of a public key or of a hash, as `bytes` or in hexadecimal. What is wrong is
+/// not shown: it may be a secret.
 fn of_32(given: &Bound<'_, PyAny>) -> PyResult<[u8; 32]> {
-    let read = match given.extract::<String>() {
-        Ok(text) => (0..text.len().div_ceil(2))
-            .map(|at| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok())
-            .collect(),
-        Err(_) => Some(bytes(given)?.to_vec()),
+    let wrong = |len: usize, of: &str| {
+        PyValueError::new_err(format!(
+            "a public key or a hash has 32 bytes, or 64 hexadecimal digits, not {len} {of}"
+        ))
     };
-    let read = read.and_then(|read: Vec<u8>| <[u8; 32]>::try_from(read).ok());
-    read.ok_or_else(|| PyValueError::new_err(format!("{given} are not 32 bytes")))
+    let Ok(text) = given.extract::<String>() else {
+        let bytes = bytes(given)?;
+        return bytes[..]
+            .try_into()
+            .map_err(|_| wrong(bytes.len(), "bytes"));
+    };
+    let text = text.trim();
+    if text.len() != 64 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(wrong(text.chars().count(), "such characters"));
+    }
+    let mut read = [0; 32];
+    for (at, byte) in read.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap_or(0);
+    }
+    Ok(read)
 }
 
 /// Code that a unit has registered.
@@ -151,8 +175,6 @@ impl Mobile {
 }
 
 /// Limits as Python passes them: what is `None` has its default.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
 struct GivenLimits {
     run: Option<f64>,
     time: Option<f64>,
@@ -162,7 +184,35 @@ struct GivenLimits {
     may_define: Option<bool>,
 }
 
+/// Returns one of the limits that were given. An error names it and keeps its kind.
+fn given<'py, T>(limits: &Bound<'py, PyDict>, name: &str, what: &str) -> PyResult<Option<T>>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    let Some(value) = limits.get_item(name)? else {
+        return Ok(None);
+    };
+    value.extract().map_err(|error: PyErr| {
+        let text = format!("`{name}` is {what}, not {}", value.as_any());
+        match error.is_instance_of::<PyOverflowError>(limits.py()) {
+            true => PyOverflowError::new_err(text),
+            false => PyTypeError::new_err(text),
+        }
+    })
+}
+
 impl GivenLimits {
+    fn of(limits: &Bound<'_, PyDict>) -> PyResult<GivenLimits> {
+        Ok(GivenLimits {
+            run: given(limits, "run", "a time in seconds")?,
+            time: given(limits, "time", "a time in seconds")?,
+            hops: given(limits, "hops", "a number from 0 to 65535")?,
+            grants: given(limits, "grants", "a list of numbers of grants")?,
+            may_spawn: given(limits, "may_spawn", "True or False")?,
+            may_define: given(limits, "may_define", "True or False")?,
+        })
+    }
+
     fn limits(self) -> PyResult<Limits> {
         let usual = Limits::default();
         let grants = self.grants.map(|grants| {
@@ -303,10 +353,10 @@ impl Mobile {
         code: &Code,
         entry: &str,
         given: &Bound<'_, PyAny>,
-        limits: GivenLimits,
+        limits: &Bound<'_, PyDict>,
     ) -> PyResult<Call> {
         let payload = payload(given)?;
-        let limits = limits.limits()?;
+        let limits = GivenLimits::of(limits)?.limits()?;
         let mobile = self.here()?;
         let started = wait(py, mobile.fabric(), || {
             mobile.call_within(unit, &code.0, entry, &payload, limits)

@@ -12,14 +12,22 @@ thread_local! {
 }
 
 /// Runs the handlers of signals that have come. Returns whether one raised an exception.
+///
+/// The interpreter runs handlers in its main thread only, whose number on Linux is that of the
+/// process. Other threads do not ask: they would wait for whatever keeps the interpreter, and for
+/// ever when it is ending.
 pub(crate) fn is_interrupted() -> bool {
-    Python::attach(|py| match py.check_signals() {
+    if rustix::thread::gettid() != rustix::process::getpid() {
+        return false;
+    }
+    let raised = Python::try_attach(|py| match py.check_signals() {
         Ok(()) => false,
         Err(exception) => {
             RAISED.set(Some(exception));
             true
         }
-    })
+    });
+    raised.unwrap_or(false)
 }
 
 /// Raises what a signal handler has raised during a wait that has ended well nevertheless.

@@ -29,6 +29,16 @@ MODULE = (
 OF_FUNCTIONS = (
     b"samitec1" + b"\x01\x05count" + b"\x01\0\0\0\0" + b"\x05\0\0\0" + b"stats"
 )
+#: A capsule with an entry `echo`, signed by `SIGNER`.
+SIGNED = bytes.fromhex(
+    "73616d697465633101046563686f0101000000660000000061736d01000000010c0260027f7f0060027f7f01"
+    "7f0221020673616d697465066d656d6f72790200010673616d697465057265706c7900000302010107080104"
+    "6563686f00010a0c010a0020002001100041000b000f046e616d6501080100057265706c7973616d69746573"
+    "313ee2a8a7283cb2fd728943daa127ef09e483071a8b4bc699ba4522f09b14cfde9304e2a63a6c00f491505a"
+    "be6f17a27e687b6dafdaa7018cd05cddaf4865d8ca6ec65147639f9ff57d4176be442a2712a304df5e6c0fe6"
+    "0137614e842f861801"
+)
+SIGNER = "3ee2a8a7283cb2fd728943daa127ef09e483071a8b4bc699ba4522f09b14cfde"
 
 
 class Kernels(unittest.TestCase):
@@ -713,6 +723,50 @@ class Kernels(unittest.TestCase):
             [sys.executable, "-i", "-q"], input=lines, capture_output=True, text=True, check=True
         )
         self.assertEqual(ended.stdout.strip(), "42", ended.stderr)
+
+    def test_a_signature_that_comes_later_counts(self):
+        mobile = self.mobile
+        signed = samite.Capsule.decode(SIGNED)
+        unsigned = samite.Capsule.decode(SIGNED[:-104])
+        self.assertEqual((signed.hash, signed.signer), (unsigned.hash, SIGNER))
+        self.assertIsNone(unsigned.signer)
+        mobile.set_policy("signed-wasm", keys=[SIGNER.upper() + "\n"])
+        self.addCleanup(mobile.set_policy, "wasm")
+        self.addCleanup(mobile.evict, signed)
+        with self.assertRaises(samite.Error) as caught:
+            mobile.call(0, unsigned, b"hello").result()
+        self.assertEqual(caught.exception.cause, "Refused")
+        self.assertEqual(mobile.call(0, signed, b"hello").result(), b"hello")
+        # That one is registered now, and stays so.
+        self.assertEqual(mobile.call(0, unsigned, b"hello").result(), b"hello")
+
+    def test_wrong_keys_capsules_and_limits_are_named(self):
+        mobile = self.mobile
+        for wrong in ("+1" * 32, "00", SIGNER + "0", b"secret"):
+            with self.assertRaisesRegex(ValueError, "32 bytes, or 64 hexadecimal") as caught:
+                mobile.set_policy("wasm", keys=[wrong])
+            self.assertNotIn("secret", str(caught.exception))
+        for entries, code in ((["run"], {}), ([], {"wasm": b""}), (["run"], {"bitcode": {}})):
+            with self.assertRaisesRegex(ValueError, "at least one entry, and code"):
+                samite.Capsule(entries, **code)
+        with self.assertRaisesRegex(samite.Error, "no LLVM bitcode"):
+            samite.Capsule(["run"], bitcode={"x86-64": b"bytes"})
+
+        @samite.mobile
+        def nothing():
+            pass
+
+        wrong = (
+            ({"hops": 70000}, OverflowError, "`hops` is a number from 0 to 65535, not 70000"),
+            ({"hops": -1}, OverflowError, "`hops`"),
+            ({"grants": 1}, TypeError, "`grants` is a list"),
+            ({"run": "1"}, TypeError, "`run` is a time in seconds, not 1"),
+        )
+        for limits, kind, text in wrong:
+            with self.assertRaisesRegex(kind, text):
+                mobile.call(0, nothing, **limits)
+        with self.assertRaisesRegex(TypeError, "Python objects"):
+            self.fabric.send(0, np.array([1.5, None]))
 
 
 class Native(unittest.TestCase):

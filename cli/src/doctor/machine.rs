@@ -4,6 +4,7 @@ use super::{Finding, State};
 use bytesize::ByteSize;
 use rustix::process::{Resource, getrlimit};
 use samite::config::{Config, PtracerName};
+use samite::mobile::{clang, find_llvm};
 use samite_launch::{Program, files_needed, find_program};
 use std::fs;
 use std::path::Path;
@@ -204,20 +205,26 @@ fn processors(units: u64) -> Finding {
 /// Checks programs that only benches and further transports use.
 fn tools() -> Vec<Finding> {
     let tools = [
-        ("mpicc.openmpi", "libopenmpi-dev openmpi-bin"),
-        ("mpicc.mpich", "libmpich-dev mpich"),
-        ("ucx_perftest", "ucx-utils"),
+        ("mpicc.openmpi", "benches", "libopenmpi-dev openmpi-bin"),
+        ("mpicc.mpich", "benches", "libmpich-dev mpich"),
+        ("ucx_perftest", "benches", "ucx-utils"),
+        (clang::PROGRAM, "kernels in C", "clang-22"),
+        ("wasm-ld-22", "kernels in C", "lld-22"),
     ];
-    let finding = |(tool, packages): (&'static str, &str)| match find_program(
-        "doctor",
-        tool,
-        Path::new(""),
-    ) {
-        Ok(path) => Finding::new(tool, State::Good, path.display().to_string(), ""),
-        Err(_) => {
-            let remedy = format!("only for benches: apt-get install {packages}");
-            Finding::new(tool, State::Note, "not installed", remedy)
-        }
+    let missing = |what: &'static str, purpose: &str, packages: &str| {
+        let remedy = format!("only for {purpose}: apt-get install {packages}");
+        Finding::new(what, State::Note, "not installed", remedy)
     };
-    tools.into_iter().map(finding).collect()
+    let finding = |(tool, purpose, packages): (&'static str, &str, &str)| {
+        let found = find_program("doctor", tool, Path::new(""));
+        found.map_or_else(
+            |_| missing(tool, purpose, packages),
+            |path| Finding::new(tool, State::Good, path.display().to_string(), ""),
+        )
+    };
+    let llvm = match find_llvm(None) {
+        Ok(()) => Finding::new("libLLVM", State::Good, "can be loaded", ""),
+        Err(_) => missing("libLLVM", "moved code as bitcode", "libllvm22"),
+    };
+    tools.into_iter().map(finding).chain([llvm]).collect()
 }

@@ -45,7 +45,10 @@ fn a_capsule_is_built_signed_and_verified() {
     let unsigned = error(at, &["capsule", "verify", "one.capsule"]);
     assert!(unsigned.contains("no signature"), "{unsigned}");
 
-    let key = shown(at, &["capsule", "key", "team.key"]);
+    let made = run(at, &["capsule", "key", "team.key"]);
+    let note = String::from_utf8_lossy(&made.stderr);
+    assert!(note.contains("team.key is a new secret key"), "{note}");
+    let key = String::from_utf8_lossy(&made.stdout).into_owned();
     assert_eq!(shown(at, &["capsule", "key", "team.key"]), key);
     shown(
         at,
@@ -69,13 +72,38 @@ fn a_capsule_is_built_signed_and_verified() {
         &["capsule", "verify", "two.capsule", "--key", "team.key"],
     );
     assert_eq!(of_file, verified);
+    // The file of a public key verifies, and does not sign.
+    std::fs::write(at.join("team.pub"), &key).expect("a file");
+    let public = ["capsule", "verify", "two.capsule", "--key", "team.pub"];
+    assert_eq!(shown(at, &public), verified);
+    let said = error(at, &["capsule", "sign", "one.capsule", "--key", "team.pub"]);
+    assert!(said.contains("looks like a public one"), "{said}");
+    // What a file has is not shown, as it may be a secret; and no capsule takes its place.
+    std::fs::write(at.join("old.key"), "7".repeat(64)).expect("a file");
+    let old = ["capsule", "verify", "two.capsule", "--key", "old.key"];
+    let said = error(at, &old);
+    assert!(said.contains("not by the key old.key"), "{said}");
+    assert!(!said.contains("7777777"), "{said}");
+    let had = std::fs::read(at.join("team.key")).expect("a file");
+    for words in [
+        &["build", "kernel.wat", "-o", "team.key"][..],
+        &["sign", "one.capsule", "--key", "team.key", "-o", "team.key"],
+    ] {
+        let said = error(at, &[&["capsule"], words].concat());
+        assert!(said.contains("team.key has a secret key"), "{said}");
+    }
+    assert_eq!(std::fs::read(at.join("team.key")).expect("a file"), had);
     let zeroes = "0".repeat(64);
-    for (key, says) in [("00", "is no public key"), (&zeroes, "not by 0000")] {
+    for (key, says) in [("00", "is no public key"), (&zeroes, "not by the key 0000")] {
         let other = error(at, &["capsule", "verify", "two.capsule", "--key", key]);
         assert!(other.contains(says), "{other}");
     }
     // The same code, with and without its signature, has the same name.
-    let hash = |text: &str| text.split_whitespace().nth(1).map(str::to_owned);
+    let hash = |text: &str| {
+        let mut lines = text.lines().map(str::split_whitespace);
+        let line = lines.find(|line| line.clone().next() == Some("hash"));
+        line.expect("a hash").nth(1).map(str::to_owned)
+    };
     let inspected = shown(at, &["capsule", "inspect", "two.capsule"]);
     assert_eq!(hash(&inspected), hash(&built));
 
@@ -176,6 +204,7 @@ fn what_is_packed_is_checked() {
     for name in ["a:kernel.wat", "kernel.wat"] {
         std::fs::write(at.join(name), KERNEL).expect("a file");
     }
+    std::fs::write(at.join("text.wasm"), KERNEL).expect("a file");
     for name in ["bytes.wasm", "bytes.so", "bytes.bc", "bytes.wat"] {
         std::fs::write(at.join(name), b"\xfftwelve bytes").expect("a file");
     }
@@ -183,6 +212,7 @@ fn what_is_packed_is_checked() {
     for (words, says) in [
         (&["bytes.wasm"][..], "bytes.wasm"),
         (&["bytes.wat"], "bytes.wat"),
+        (&["text.wasm"], "it is a module as text: name it .wat"),
         (&["bytes.so"], "bytes.so"),
         (&["bytes.bc"], "bytes.bc"),
         (&["x86-64:other.so"], "it is for aarch64, not for x86-64"),
@@ -232,33 +262,61 @@ fn a_module_that_no_unit_runs_is_refused() {
     }
 }
 
+const SOURCE: &str = "#include \"samite_kernel.h\"\n\
+    SAMITE_KERNEL int32_t twice(uint8_t *payload, uint32_t len) {\n\
+        samite_reply(payload, 2 * len);\n\
+        return 0;\n\
+    }\n";
+
+/// Returns true if kernels in C can be compiled and their bitcode be read; otherwise the test is
+/// skipped by name.
+fn has_clang(test: &str) -> bool {
+    let ran = std::process::Command::new(clang::PROGRAM)
+        .arg("--version")
+        .output();
+    let name = full_name(module_path!(), test);
+    let is_there = ran.is_ok_and(|ran| ran.status.success());
+    let packages = "install clang-22, lld-22 and libllvm22: ci/packages.txt";
+    require(&name, is_there, packages)
+}
+
+/// Compiles the kernel of these tests.
+fn compiled(folder: &Path, flags: &[&str]) -> Vec<u8> {
+    let source = folder.join("twice.c");
+    std::fs::write(&source, SOURCE).expect("a file");
+    clang::compile(&source, flags, folder).expect("it compiles")
+}
+
 /// Bitcode says which LLVM has made it, also behind the header that some tools put before it. Of
 /// one processor, a capsule has bitcode of several versions.
 #[test]
 fn bitcode_says_who_made_it() {
-    const NEW: [u8; 32] = *b"BC\xc0\xde\x35\x14\0\0\x05\0\0\0\x62\x0c\x30\x24\
-        \x4a\x59\xbe\xa6\x6d\xfb\xb5\xcf\x0b\x51\x80\x4c\x01\0\0\0";
+    if !has_clang("bitcode_says_who_made_it") {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a scratch folder");
     let at = folder.path();
-    let mut old = NEW;
-    old[20] = 0x5d; // A digit: "LLVM21.1.8".
-    let words = [0x0b17_c0de, 0, 20, 32, 7].map(u32::to_le_bytes);
-    let wrapped = [words.as_flattened(), &NEW[..]].concat();
+    let bitcode = |arch| compiled(at, &clang::bitcode(arch));
+    let (new, arm) = (bitcode("x86_64"), bitcode("aarch64"));
+    let mut old = new.clone();
+    assert_eq!(old[20], 0x6d, "a digit of \"LLVM22\"");
+    old[20] = 0x5d; // "LLVM21".
+    let words = [0x0b17_c0de, 0, 20, new.len() as u32, 7].map(u32::to_le_bytes);
+    let wrapped = [words.as_flattened(), &new[..]].concat();
     for (name, bytes) in [
-        ("new.bc", &NEW[..]),
+        ("new.bc", &new),
         ("old.bc", &old),
         ("wrapped.bc", &wrapped),
-        ("other.bc", b"BC\xc0\xde\x21\x0c\0\0"),
+        ("arm.bc", &arm),
     ] {
         std::fs::write(at.join(name), bytes).expect("a file");
     }
-    let before = ["capsule", "build", "-o", "x", "--entry", "run"];
+    let before = ["capsule", "build", "-o", "x", "--entry", "twice"];
     for (inputs, producers) in [
-        (&["wrapped.bc"][..], &["LLVM 22"][..]),
-        (&["other.bc"], &["an unknown compiler"]),
-        (&["old.bc", "new.bc"], &["LLVM 21", "LLVM 22"]),
+        (&["x86-64:wrapped.bc"][..], &["LLVM 22"][..]),
+        (&["x86-64:old.bc", "x86-64:new.bc"], &["LLVM 21", "LLVM 22"]),
         (
-            &["x86-64:new.bc", "aarch64:new.bc"],
+            &["x86-64:new.bc", "aarch64:arm.bc"],
             &["LLVM 22", "LLVM 22"],
         ),
     ] {
@@ -272,7 +330,8 @@ fn bitcode_says_who_made_it() {
             assert!(line.contains(producer), "{inspected}");
         }
     }
-    let said = error(at, &[&before[..], &["new.bc", "wrapped.bc"]].concat());
+    let twice = ["x86-64:new.bc", "x86-64:wrapped.bc"];
+    let said = error(at, &[&before[..], &twice].concat());
     assert!(said.contains("two inputs for bitcode of"), "{said}");
     assert!(
         said.contains("by LLVM 22") && said.contains("first that it accepts"),
@@ -280,30 +339,64 @@ fn bitcode_says_who_made_it() {
     );
 }
 
-/// A kernel in C becomes WebAssembly, and with `--native` machine code as well; what clang refuses
-/// is shown with its place.
+/// Native code that no unit would run is refused when it is packed: it is truncated, for another
+/// processor than its name says, lacks an entry, or calls what is not offered.
 #[test]
-fn a_kernel_in_c_is_compiled() {
-    let has_clang = std::process::Command::new(clang::PROGRAM)
-        .arg("--version")
-        .output()
-        .is_ok_and(|ran| ran.status.success());
-    let name = full_name(module_path!(), "a_kernel_in_c_is_compiled");
-    if !require(
-        &name,
-        has_clang,
-        "install clang-22 and lld-22: ci/packages.txt",
-    ) {
+fn native_code_that_no_unit_runs_is_refused() {
+    if !has_clang("native_code_that_no_unit_runs_is_refused") {
         return;
     }
     let folder = tempfile::tempdir().expect("a scratch folder");
     let at = folder.path();
-    let source = "#include \"samite_kernel.h\"\n\
-        SAMITE_KERNEL int32_t twice(uint8_t *payload, uint32_t len) {\n\
-            samite_reply(payload, 2 * len);\n\
-            return 0;\n\
-        }\n";
-    std::fs::write(at.join("twice.c"), source).expect("a file");
+    let bitcode = compiled(at, &clang::bitcode("x86_64"));
+    let elf = compiled(at, &clang::elf(std::env::consts::ARCH));
+    let mut unbound = elf.clone();
+    // Its name is in the tables of symbols for the loader and for others.
+    while let Some(name) = unbound.windows(11).position(|of| of == b"samite_bind") {
+        unbound[name] = b'z';
+    }
+    for (name, bytes) in [
+        ("whole.bc", &bitcode[..]),
+        ("cut.bc", &bitcode[..bitcode.len() - 40]),
+        ("whole.so", &elf),
+        ("cut.so", &elf[..elf.len() - 40]),
+        ("unbound.so", &unbound),
+    ] {
+        std::fs::write(at.join(name), bytes).expect("a file");
+    }
+    let before = ["capsule", "build", "-o", "x", "--entry"];
+    for (words, says) in [
+        (&["twice", "x86-64:cut.bc"][..], "cut.bc: no unit would run"),
+        (&["twice", "aarch64:whole.bc"], "not for Linux on aarch64"),
+        (&["thrice", "x86-64:whole.bc"], "no function `thrice`"),
+        (&["twice", "cut.so"], "cut.so: "),
+        (&["thrice", "whole.so"], "no function `thrice`"),
+        (&["twice", "unbound.so"], "does not export `samite_bind`"),
+    ] {
+        let said = error(at, &[&before[..], words].concat());
+        assert!(said.contains(says), "{words:?}: {said}");
+        assert!(!at.join("x").exists(), "{words:?}");
+    }
+    for input in ["x86-64:whole.bc", "whole.so"] {
+        shown(at, &[&before[..], &["twice", input]].concat());
+    }
+    let calls = SOURCE.replace("return 0", "return (int)__builtin_sqrt(len)");
+    std::fs::write(at.join("root.c"), calls).expect("a file");
+    let said = error(at, &["capsule", "build", "root.c", "-o", "y", "--native"]);
+    assert!(said.contains("imports sqrt"), "{said}");
+    assert!(!at.join("y").exists());
+}
+
+/// A kernel in C becomes WebAssembly, and with `--native` machine code as well; what clang refuses
+/// is shown with its place.
+#[test]
+fn a_kernel_in_c_is_compiled() {
+    if !has_clang("a_kernel_in_c_is_compiled") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let at = folder.path();
+    std::fs::write(at.join("twice.c"), SOURCE).expect("a file");
     for (native, kinds) in [
         (&[][..], &["wasm"][..]),
         (&["--native"], &["wasm", "bitcode", "bitcode", "elf"]),
@@ -319,7 +412,7 @@ fn a_kernel_in_c_is_compiled() {
             .collect();
         assert_eq!(found, kinds);
     }
-    std::fs::write(at.join("wrong.c"), source.replace("return 0", "return")).expect("a file");
+    std::fs::write(at.join("wrong.c"), SOURCE.replace("return 0", "return")).expect("a file");
     let said = error(at, &["capsule", "build", "wrong.c", "-o", "d"]);
     assert!(said.contains("wrong.c:4"), "{said}");
     assert!(said.contains("clang-22 could not compile it"), "{said}");

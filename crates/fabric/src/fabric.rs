@@ -14,7 +14,7 @@ use crate::transport::ucx::{Opened, Ucx};
 use crate::transport::{AnyTransport, Push, Transport};
 use crate::waiting::Waiting;
 use crate::wire::{frame, kind};
-use crate::{Bell, Config, Error, Expected, Identity, Named, PeerId, PeerInfo, Result, Whom};
+use crate::{Bell, Config, Error, Expected, Identity, Link, Named, PeerId, PeerInfo, Result, Whom};
 use samite_mem::ring::Body;
 use samite_mem::{Biased, Guard, Waiters};
 use std::collections::HashMap;
@@ -50,6 +50,7 @@ pub(crate) struct Shared {
     grace: AtomicU64,
     pub(crate) spin: Option<Duration>,
     checks: bool,
+    link: Option<Link>,
     /// Layers that may exist only once.
     layers: Mutex<HashMap<&'static str, Taken>>,
     /// A word that peers read to find out whether the kernel copies between us.
@@ -269,6 +270,7 @@ impl Fabric {
             grace: AtomicU64::new(nanos(GRACE)),
             spin: config.spin.or(config.background.then_some(Duration::ZERO)),
             checks: config.check,
+            link: config.link,
             layers: Mutex::default(),
             _cookie: cookie,
         }));
@@ -289,6 +291,12 @@ impl Fabric {
     /// Returns the identity with which this process joined.
     pub fn identity(&self) -> &Identity {
         &self.0.identity
+    }
+
+    /// Returns the link with which this process joined: what frames between units take that share
+    /// no memory.
+    pub fn link(&self) -> Option<Link> {
+        self.0.link
     }
 
     /// Returns the name of the domain; `None` in a domain of one.

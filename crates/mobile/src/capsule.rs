@@ -15,8 +15,10 @@
 //! decoded and encoded again has the same bytes.
 
 use crate::Error;
+use crate::runtime::llvm::check_producer;
 use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
-use samite_engines::Kind;
+use samite_engines::bitcode::Bitcode;
+use samite_engines::{Kind, Refused, elf};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -209,7 +211,10 @@ impl Builder {
         let mut bytes = MAGIC.to_vec();
         let (entries, parts) = (self.entries.len(), self.parts.len());
         if entries > ENTRIES_MAX || parts > PARTS_MAX {
-            return bad(format!("it has {entries} entries and {parts} parts"));
+            return bad(format!(
+                "it has {entries} entries and {parts} parts, and {ENTRIES_MAX} and {PARTS_MAX} are \
+                 the most"
+            ));
         }
         bytes.push(entries as u8);
         for entry in &self.entries {
@@ -269,6 +274,16 @@ impl Capsule {
         }
     }
 
+    /// Returns the names of the functions of a WebAssembly module that can be entries, which are
+    /// those it exports of type `(i32, i32) -> i32`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it is no such module, or imports what no unit offers.
+    #[cfg(feature = "wasm")]
+    pub fn entries_of_wasm(code: &[u8]) -> Result<Vec<String>, Error> {
+        Ok(samite_engines::wasm::entries(code)?)
+    }
+
     /// Makes a capsule of a WebAssembly module: its exported functions of type `(i32, i32) -> i32`
     /// are the entries.
     ///
@@ -278,7 +293,7 @@ impl Capsule {
     #[cfg(feature = "wasm")]
     pub fn from_wasm(code: impl Into<Vec<u8>>) -> Result<Capsule, Error> {
         let code = code.into();
-        let entries = samite_engines::wasm::entries(&code)?;
+        let entries = Capsule::entries_of_wasm(&code)?;
         if entries.is_empty() {
             return bad("no exported function has the type of an entry, (i32, i32) -> i32");
         }
@@ -320,7 +335,7 @@ impl Capsule {
             return bad("it does not begin like one, or is of another version");
         }
         let Some((entries, parts)) = lists(&mut reader) else {
-            return bad("it ends early, or a number in it is none that is known");
+            return bad("it ends early, or has a number that means nothing: was it copied whole?");
         };
         // They are shown on terminals, and in errors.
         let is_name = |name: &String| name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
@@ -350,7 +365,11 @@ impl Capsule {
         let signer = match bytes.len() - end {
             0 => None,
             SIGNATURE => Some(signer(&hash, &bytes[end..])?),
-            other => return bad(format!("{other} bytes follow its parts")),
+            other => {
+                return bad(format!(
+                    "{other} bytes follow its parts, and a signature has {SIGNATURE}: was it copied whole?"
+                ));
+            }
         };
         Ok(Capsule {
             bytes: bytes.into(),
@@ -402,6 +421,43 @@ impl Capsule {
     /// Returns the code of one of its parts.
     pub fn part(&self, part: &Part) -> &[u8] {
         &self.bytes[part.range.clone()]
+    }
+
+    /// Checks the code of one of its parts, as far as that can be done without running it: that it
+    /// is complete, what it is for and what it imports, and that it has the entries. What a unit
+    /// runs, it checks itself.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: no unit would run it; or, with [`Refused::NoEngine`], LLVM 22 is not
+    /// here, which reads bitcode.
+    pub fn check(&self, part: &Part) -> Result<(), Error> {
+        let (code, entries) = (self.part(part), &self.entries);
+        let processor = part.processor.arch().unwrap_or(std::env::consts::ARCH);
+        match part.kind {
+            Kind::Function => {}
+            #[cfg(feature = "wasm")]
+            Kind::Wasm => {
+                let has = Capsule::entries_of_wasm(code)?;
+                if let Some(missing) = entries.iter().find(|entry| !has.contains(entry)) {
+                    return Err(Refused::Entry(missing.clone()).into());
+                }
+            }
+            #[cfg(not(feature = "wasm"))]
+            Kind::Wasm => {}
+            Kind::Bitcode => {
+                check_producer(part).map_err(Refused::Invalid)?;
+                Bitcode::new(None)?.check(code, entries, processor)?;
+            }
+            Kind::Elf => {
+                elf::check(code, entries)?;
+                let machine = elf::machine(code)?;
+                if machine != processor {
+                    let why = format!("it is machine code for {machine}, not for {processor}");
+                    return Err(Refused::Invalid(why).into());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns the public key of its signer: the signature has been verified.

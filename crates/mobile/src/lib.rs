@@ -96,6 +96,7 @@ pub use input::{INPUT_MAX, Input, LEVELS_MAX};
 pub use kernels::Kernels;
 pub use local::Local;
 pub use mobile::{Counters, FAILURES_KEPT, Mobile, Registered};
+pub use runtime::llvm::find_llvm;
 pub use runtime::map::{ARGUMENT_MAX, CHUNK};
 pub use samite_engines::{
     Context, Effect, Function, GRANTS_MAX, Grants, KERNEL_HEADER, Kind, Limits, PAYLOAD_MAX,

@@ -8,7 +8,7 @@ use crate::runtime::map::ARGUMENT_MAX;
 use crate::runtime::{Runtime, locked};
 use crate::trust::Policy;
 use crate::{Error, Failure, Result};
-use samite_engines::{Code, Function, GRANTS_MAX, Grant, Limits, PAYLOAD_MAX, Rights};
+use samite_engines::{Code, Function, GRANTS_MAX, Grant, Kind, Limits, PAYLOAD_MAX, Rights};
 use samite_fabric::rpc::Life;
 use samite_fabric::{Fabric, Layer, PeerId};
 use samite_mem::SharedBytes;
@@ -241,6 +241,12 @@ impl Mobile {
     /// there and no call waited for it. Local.
     pub fn evict(&self, code: Hash) -> bool {
         self.with(|work| work.codes.forget(code.id()))
+    }
+
+    /// Returns in which of its forms this unit runs code; `None` if the code is not ready here.
+    /// Local.
+    pub fn runs_as(&self, code: Hash) -> Option<Kind> {
+        self.with(|work| work.codes.runs_as(code.id()))
     }
 
     /// Returns code that is compiled here.

@@ -43,6 +43,35 @@ const ALONG: &str = "steps, as powers of two";
 /// Words of the cycle that are sent at once.
 const PIECE: usize = 128 << 10;
 
+/// How the client reaches the words of the servers.
+#[derive(Clone, Copy)]
+enum Reach {
+    /// By loads: their memory is mapped.
+    Mapped,
+    /// By frames, which are delayed by this.
+    Frames(Duration),
+}
+
+impl Reach {
+    fn text(self) -> String {
+        match self {
+            Reach::Mapped => "mapped: gets are loads".to_owned(),
+            Reach::Frames(Duration::ZERO) => "frames, as fast as this machine".to_owned(),
+            Reach::Frames(delay) => format!("frames, which take {delay:?}"),
+        }
+    }
+
+    /// Returns by how much moved code is faster than gets, by the model: a read takes two delays,
+    /// and code moves with the probability that the next word is elsewhere.
+    fn model(self, servers: u64) -> String {
+        match (self, servers) {
+            (Reach::Mapped, _) => "none: nothing is sent for a get".to_owned(),
+            (_, 1) => "none: code never moves".to_owned(),
+            _ => format!("2 / (1 - 1/S) = {:.2}", 2.0 / (1.0 - 1.0 / servers as f64)),
+        }
+    }
+}
+
 /// The medians of one depth, by way, and how often the code moved.
 struct Row {
     depth: u64,
@@ -95,8 +124,10 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     });
     let keys: Vec<_> = keys.collect::<Result<_, samite::Error>>()?;
     let cycle = Cycle::new(args.words * servers, args.seed);
+    let mut is_mapped = false;
     for (server, key) in (0..).zip(&keys) {
         let remote = fabric.attach(*key)?;
+        is_mapped |= remote.mapped().is_some();
         let part = cycle.part(server * args.words, args.words);
         for (number, words) in (0..).zip(part.chunks(PIECE)) {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -109,7 +140,11 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         fabric.send(*server, END, &[])?;
     }
     let (rows, wrong) = asked?;
-    present(&rows, servers, wrong, args, out)?;
+    let reach = match (is_mapped, fabric.link()) {
+        (true, _) => Reach::Mapped,
+        (false, link) => Reach::Frames(link.map_or(Duration::ZERO, |link| link.delay)),
+    };
+    present(&rows, servers, reach, wrong, args, out)?;
     match wrong {
         0 => Ok(()),
         wrong => Err(Error::Wrong(wrong)),
@@ -131,6 +166,10 @@ fn ask(
     let mut progress = Reporter::new(out, all);
     let mut random = fastrand::Rng::with_seed(args.seed + 1);
     let (mut rows, mut wrong, mut done) = (Vec::new(), 0, 0);
+    // The first chase of a way includes what happens once: code is sent, words are attached.
+    for way in Way::ALL {
+        wrong += u64::from(table.chase(way, 1, 0)? != cycle.follow(1, 0));
+    }
     for depth in depths {
         let mut times = [const { Vec::new() }; 3];
         let mut moves = 0;
@@ -167,6 +206,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 fn present(
     rows: &[Row],
     servers: u64,
+    reach: Reach,
     wrong: u64,
     args: &Args,
     out: &mut dyn Write,
@@ -191,7 +231,7 @@ fn present(
         ]);
     }
     writeln!(out, "{}", table.text(rows.len()))?;
-    let chases = rows.len() as u64 * args.repeats * 4;
+    let chases = rows.len() as u64 * args.repeats * 4 + Way::ALL.len() as u64;
     let detail = format!(
         "{} of {chases} chases ended where they should",
         chases - wrong
@@ -199,6 +239,7 @@ fn present(
     let summary = Summary::new("Pointer chase")
         .row("servers", servers)
         .row("words of each", args.words)
+        .row("words of others", reach.text())
         .verification(wrong == 0, &detail);
     write!(out, "{summary}")?;
     let Some(path) = &args.report else {
@@ -222,15 +263,10 @@ fn present(
     let most = rows
         .last()
         .map_or(0.0, |row| ratio(row.times[0], row.times[2]));
-    // A read takes two delays; code moves with the probability that the next word is elsewhere.
-    let model = match servers {
-        1 => "code never moves".to_owned(),
-        _ => format!("2 / (1 - 1/S) = {:.2}", 2.0 / (1.0 - 1.0 / servers as f64)),
-    };
     let report = Report {
         title: "Pointer chase",
         summary: &format!(
-            "A client follows addresses through the memory of {servers} units: by gets, by a function that they have, and by code that moves from unit to unit. With {} steps, moved code is {} times as fast as gets. Times are medians. `moves per step` is the part of the steps that lead to another unit, and `auto` the way that has been the fastest.",
+            "A client follows addresses through the memory of {servers} units: by gets, by a function that they have, and by code that moves from unit to unit. With {} steps, moved code is {} times as fast as gets. Times are medians. `moves per step` is the part of the steps that lead to another unit, and `auto` is the way that `chase_auto` has come to prefer; where two are about equally fast, that may be either, and `-` means that it was still trying them.",
             args.depth,
             figure(most),
         ),
@@ -242,7 +278,8 @@ fn present(
                 Fact::new("servers", servers),
                 Fact::new("words of each server", args.words),
                 Fact::new("chases per depth and way", args.repeats),
-                Fact::new("gets / moved, by the model", model),
+                Fact::new("words of other units", reach.text()),
+                Fact::new("gets / moved, by the model", reach.model(servers)),
             ],
         )],
         sections: &[Section {

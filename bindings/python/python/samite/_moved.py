@@ -231,7 +231,11 @@ class Mobile(_samite.Mobile):
         return code
 
     def _code(self, capsule):
-        return self._codes.get(capsule.hash) or self.register(capsule)
+        code = self._codes.get(capsule.hash)
+        # A signature does not change the hash.
+        if code is None or capsule.signer not in (None, code.capsule.signer):
+            code = self.register(capsule)
+        return code
 
     def evict(self, what):
         """Forgets code, whether this unit has registered it or got it from another one: a

@@ -10,7 +10,6 @@
 #![allow(non_snake_case, reason = "the names of LLVM")]
 
 use crate::Refused;
-use crate::native::Prepared;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -151,7 +150,8 @@ llvm! {
     fn LLVMOrcSymbolStringPoolEntryStr(*mut Symbol) -> Text;
 }
 
-type Answer = Sender<Result<Prepared, Refused>>;
+/// Tells the thread that waits for this one why LLVM has failed.
+type Answer = Box<dyn FnOnce(Refused)>;
 
 thread_local! {
     /// What LLVM has said on this thread while it compiled code.
@@ -177,8 +177,12 @@ pub(super) fn give_up() {
 }
 
 /// Prepares this thread for a fatal error.
-pub(super) fn guard(answer: &Answer) {
-    ANSWER.set(Some(answer.clone()));
+pub(super) fn guard<T: 'static>(answer: &Sender<Result<T, Refused>>) {
+    let answer = answer.clone();
+    // Nobody waits only if the thread that asked was ended by a panic.
+    ANSWER.set(Some(Box::new(move |refused| {
+        let _ = answer.send(Err(refused));
+    })));
 }
 
 /// Returns what was said on this thread since the last call.
@@ -198,9 +202,7 @@ unsafe extern "C" fn fatal(reason: Text) {
     // SAFETY: F2: LLVM's string lasts until this function returns.
     let reason = unsafe { CStr::from_ptr(reason) }.to_string_lossy();
     give_up(); // The answer, sent below, makes it visible to the thread that waits.
-    let text = format!("LLVM failed: {reason}");
-    // Nobody waits only if the thread that asked was ended by a panic.
-    let _ = answer.send(Err(Refused::Invalid(text)));
+    answer(Refused::Invalid(format!("LLVM failed: {reason}")));
     loop {
         std::thread::park();
     }

@@ -58,6 +58,9 @@ const STACK: usize = 16 << 20;
 /// machine.
 pub const COMPILE_MAX: Duration = Duration::from_secs(20);
 
+/// LLVM, code, and the entries that it is to have.
+type Task = (Arc<Llvm>, Vec<u8>, Vec<String>);
+
 /// The engine; see the module's documentation.
 #[derive(Clone)]
 pub struct Bitcode {
@@ -80,6 +83,36 @@ impl Bitcode {
         let llvm = Arc::new(ffi::load(at)?);
         Ok(Bitcode { llvm })
     }
+
+    /// Checks code that is to run on a processor, named as in `std::env::consts::ARCH`, without
+    /// compiling it: that LLVM can read it, what it was compiled for, what it imports, and that it
+    /// has these entries.
+    ///
+    /// # Errors
+    /// As [`Engine::prepare`].
+    pub fn check(&self, code: &[u8], entries: &[String], processor: &str) -> Result<(), Refused> {
+        let (llvm, code, entries) = self.begin(code, entries)?;
+        let processor = processor.to_owned();
+        on_a_thread(COMPILE_MAX, move |answer| {
+            ffi::guard(answer);
+            module::check(&llvm, &code, &entries, &processor)
+        })
+    }
+
+    /// Returns what a thread of LLVM takes with it.
+    ///
+    /// # Errors
+    /// [`Refused::TooLong`]; [`Refused::NoEngine`] once LLVM has failed in this process.
+    fn begin(&self, code: &[u8], entries: &[String]) -> Result<Task, Refused> {
+        check_length(code)?;
+        if ffi::is_broken() {
+            return Err(Refused::NoEngine(
+                "LLVM has failed in this process before, and is not used any more: restart it"
+                    .into(),
+            ));
+        }
+        Ok((self.llvm.clone(), code.to_vec(), entries.to_vec()))
+    }
 }
 
 impl Engine for Bitcode {
@@ -88,14 +121,7 @@ impl Engine for Bitcode {
     }
 
     fn prepare(&self, code: &[u8], entries: &[String]) -> Result<Box<dyn Code>, Refused> {
-        check_length(code)?;
-        if ffi::is_broken() {
-            return Err(Refused::NoEngine(
-                "LLVM has failed in this process before, and is not used any more: restart it"
-                    .into(),
-            ));
-        }
-        let (llvm, code, entries) = (self.llvm.clone(), code.to_vec(), entries.to_vec());
+        let (llvm, code, entries) = self.begin(code, entries)?;
         let compiled = on_a_thread(COMPILE_MAX, move |answer| {
             ffi::guard(answer);
             module::compile(&llvm, &code, &entries)

@@ -31,23 +31,58 @@ fn invalid(text: String) -> Refused {
 
 /// Checks bitcode and compiles it, for the processor of this machine.
 pub(super) fn compile(llvm: &Llvm, code: &[u8], entries: &[String]) -> Result<Vec<u8>, Refused> {
-    let code = unwrapped(code)?;
+    let context = context(llvm);
+    let module = checked(llvm, &context, code, entries)?;
+    check_triple(llvm, module.get())?;
+    let machine = machine(llvm).map_err(Refused::NoEngine)?;
+    check_layout(llvm, module.get(), machine.get())?;
+    optimise(llvm, &module, &machine)?;
+    emit(llvm, &module, &machine)
+}
+
+/// Checks bitcode that was compiled for Linux on this processor, as far as that needs no compiler
+/// for it.
+pub(super) fn check(
+    llvm: &Llvm,
+    code: &[u8],
+    entries: &[String],
+    processor: &str,
+) -> Result<(), Refused> {
+    let context = context(llvm);
+    let module = checked(llvm, &context, code, entries)?;
+    // SAFETY: M2.
+    let triple = unsafe { copied((llvm.LLVMGetTarget)(module.get())) };
+    match platform(&triple) == (processor, true) {
+        true => Ok(()),
+        false => Err(invalid(format!(
+            "it was compiled for \"{triple}\", not for Linux on {processor}"
+        ))),
+    }
+}
+
+fn context(llvm: &Llvm) -> Owned<Context> {
     // SAFETY: F2, M1.
     let context: Owned<Context> =
         unsafe { Owned::new((llvm.LLVMContextCreate)(), llvm.LLVMContextDispose) };
     let to = (&raw const *llvm).cast_mut().cast();
     // SAFETY: F3; `llvm` outlives the context.
     unsafe { (llvm.LLVMContextSetDiagnosticHandler)(context.get(), diagnose, to) };
-    let module = parse(llvm, &context, code)?;
-    check_triple(llvm, module.get())?;
+    context
+}
+
+/// Reads bitcode, and checks what it imports and that it has these entries.
+fn checked(
+    llvm: &Llvm,
+    context: &Owned<Context>,
+    code: &[u8],
+    entries: &[String],
+) -> Result<Owned<Module>, Refused> {
+    let module = parse(llvm, context, unwrapped(code)?)?;
     check_symbols(llvm, module.get())?;
     for entry in entries {
         check_entry(llvm, module.get(), entry)?;
     }
-    let machine = machine(llvm).map_err(Refused::NoEngine)?;
-    check_layout(llvm, module.get(), machine.get())?;
-    optimise(llvm, &module, &machine)?;
-    emit(llvm, &module, &machine)
+    Ok(module)
 }
 
 fn parse(llvm: &Llvm, context: &Owned<Context>, code: &[u8]) -> Result<Owned<Module>, Refused> {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The function that gets the table.
-const BIND: &str = "samite_bind";
+pub(super) const BIND: &str = "samite_bind";
 type Bind = unsafe extern "C" fn(*const Table) -> i32;
 
 /// Loads a shared object whose headers were checked, and looks its entries up. It takes so many
@@ -128,5 +128,15 @@ fn refused(error: &libloading::Error) -> Refused {
         Some(rest) => rest.split_once(": ").map_or(rest, |(_, text)| text),
         None => &text,
     };
-    Refused::Invalid(format!("the loader refuses it: {text}"))
+    let text = format!("the loader refuses it: {text}");
+    // As the C library says that descriptors, or memory, are used up.
+    let lacks = [
+        "Too many open files",
+        "Cannot allocate memory",
+        "out of memory",
+    ];
+    match lacks.iter().any(|lacking| text.contains(lacking)) {
+        true => Refused::ForNow(text),
+        false => Refused::Invalid(text),
+    }
 }

@@ -14,12 +14,14 @@
 mod header;
 #[allow(unsafe_code, reason = "loads shared objects")]
 mod load;
+mod symbols;
 
 use crate::native::check_length;
 use crate::{Code, Engine, Kind, Refused};
 
 pub use crate::native::CODE_MAX;
 pub use header::machine;
+pub use symbols::check;
 
 /// The engine; see the module's documentation.
 #[derive(Clone, Copy, Debug, Default)]

@@ -112,6 +112,8 @@ struct OfSize {
     chosen: Option<usize>,
     /// How long it has been used although another one seems to be cheaper.
     in_doubt: f64,
+    /// Meanwhile: how many operations the next one that is timed stands for.
+    stands_for: u32,
 }
 
 /// A way that is being tried.
@@ -221,7 +223,10 @@ impl Auto {
             // Those that were to go without were counted already.
             let left = self.chosen[at].swap(0, Relaxed) / ONE;
             let of_size = &mut crate::runtime::locked(&self.seen)[at];
-            of_size.since = of_size.since.saturating_sub(left);
+            match of_size.in_doubt > 0.0 {
+                true => of_size.stands_for = of_size.stands_for.saturating_sub(left).max(1),
+                false => of_size.since = of_size.since.saturating_sub(left),
+            }
         }
     }
 
@@ -288,6 +293,7 @@ impl Auto {
         {
             // ORDERING: Relaxed, as above.
             self.chosen[at].store(chosen as u32 + ONE * (TIMED_IN_DOUBT - 1), Relaxed);
+            of_size.stands_for = TIMED_IN_DOUBT;
             return chosen;
         }
         (of_size.chosen, of_size.in_doubt) = (Some(best), 0.0);
@@ -310,7 +316,9 @@ impl Auto {
         let of_size = &mut crate::runtime::locked(&self.seen)[at];
         let seen = &mut of_size.seen[way];
         seen.recent[seen.count as usize % RECENT] = took;
-        seen.spent += took + CLOCK;
+        if took.is_finite() {
+            seen.spent += took + CLOCK;
+        }
         seen.count = match seen.count {
             u32::MAX => TRIALS,
             count => count + 1,
@@ -319,7 +327,7 @@ impl Auto {
         if of_size.chosen == Some(way) {
             of_size.in_doubt = match cheapest(of_size) == way {
                 true => 0.0,
-                false => of_size.in_doubt + took * f64::from(TIMED_IN_DOUBT),
+                false => of_size.in_doubt + took * f64::from(of_size.stands_for.max(1)),
             };
         }
     }

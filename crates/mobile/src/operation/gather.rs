@@ -3,8 +3,12 @@
 use super::shards::{Forms, Seen, no_reply, self_bounded_limits, start_at, words_of};
 use super::{Shards, Way};
 use crate::mobile::{Mobile, Registered};
-use crate::{Context, Function, Result, Trap};
+use crate::{Call, Context, Function, Result, Trap};
+use std::collections::VecDeque;
 
+/// The most calls in flight. Their replies, of at most 64 KiB, are an eighth of what a process may
+/// leave waiting.
+const CALLS: usize = 128;
 /// The name of the function.
 const FUNCTION: &str = "samite.gather";
 /// So many addresses are under way at once: at most 512 KiB of payloads to one unit.
@@ -82,7 +86,18 @@ impl Gather {
             wanted[shard].0.push(at);
             wanted[shard].1.push(index);
         }
-        let mut calls = Vec::new();
+        let mut found = vec![0; addresses.len()];
+        let mut take = |(positions, call): (&[usize], Call)| {
+            let reply = call.wait()?;
+            if reply.len() != positions.len() * 8 {
+                return Err(no_reply(&reply));
+            }
+            for (at, word) in positions.iter().zip(words_of(&reply)) {
+                found[*at] = word;
+            }
+            Ok(())
+        };
+        let mut calls = VecDeque::new();
         for (shard, (positions, indices)) in wanted.iter().enumerate() {
             if indices.is_empty() {
                 continue;
@@ -93,20 +108,16 @@ impl Gather {
                 for index in indices {
                     payload.extend_from_slice(&index.to_le_bytes());
                 }
+                if calls.len() >= CALLS
+                    && let Some(first) = calls.pop_front()
+                {
+                    take(first)?;
+                }
                 let call = start_at(&self.shards, shard, code, &payload, self_bounded_limits())?;
-                calls.push((positions, call));
+                calls.push_back((positions, call));
             }
         }
-        let mut found = vec![0; addresses.len()];
-        for (positions, call) in calls {
-            let reply = call.wait()?;
-            if reply.len() != positions.len() * 8 {
-                return Err(no_reply(&reply));
-            }
-            for (at, word) in positions.iter().zip(words_of(&reply)) {
-                found[*at] = word;
-            }
-        }
+        calls.into_iter().try_for_each(&mut take)?;
         Ok(found)
     }
 }

@@ -31,10 +31,10 @@ const HEAD: usize = 40;
 const REPLY_HEAD: usize = 3;
 /// Candidates of a call: what a call does not get through is sent again.
 const PIECE: usize = 1024;
-/// The most calls in flight: to one unit, and in all. Their replies, of at most 64 KiB, are half of
-/// what a process may leave waiting.
+/// The most calls in flight: to one unit, and in all. Their replies, of at most 64 KiB, are a
+/// quarter of what a process may leave waiting.
 const CALLS: usize = 64;
-const CALLS_MAX: usize = 1 << 9;
+const CALLS_MAX: usize = 1 << 8;
 /// Edges and candidates at which a call looks: about 2 ms, if none is in a cache.
 const BUDGET: u32 = 1 << 14;
 /// Duplicates are removed when the next level has twice this many candidates.
@@ -268,10 +268,19 @@ impl Graph {
             }));
         }
         let (mut found, mut next, mut most) = (0_u64, Vec::new(), 2 * NEXT);
-        while waiting.iter().any(|pieces| !pieces.is_empty()) {
+        let mut first = 0;
+        loop {
+            let busy = waiting.iter().filter(|pieces| !pieces.is_empty()).count();
+            if busy == 0 {
+                break;
+            }
             let mut calls = Vec::new();
-            for pieces in &mut waiting {
-                let room = CALLS.min(CALLS_MAX - calls.len());
+            // All units have calls, or, if they are too many, take turns.
+            let share = (CALLS_MAX / busy).clamp(1, CALLS);
+            first = (first + CALLS_MAX) % waiting.len();
+            let (before, from) = waiting.split_at_mut(first);
+            for pieces in from.iter_mut().chain(before) {
+                let room = share.min(CALLS_MAX - calls.len());
                 for piece in pieces.split_off(pieces.len().saturating_sub(room)) {
                     let payload = self.payload(run, level, &piece)?;
                     let shard = piece.shard;

@@ -507,7 +507,8 @@ impl Work {
         fetch.got.extend_from_slice(part);
         fetch.expect(self.clock);
         self.counters.code_received += part.len() as u64;
-        if !is_last && fetch.lasts_long(self.clock) && fetch.change_sender(holders) {
+        let is_far = 2 * fetch.got.len() < whole as usize;
+        if !is_last && is_far && fetch.lasts_long(self.clock) && fetch.change_sender(holders) {
             return self.ask_next(runtime, fabric, id);
         }
         if !is_last {

@@ -337,7 +337,7 @@ mod tests {
             .map(|(_, arrived)| arrived.kind)
             .collect();
         assert_eq!(others, [frame::FETCH, frame::FAIL, frame::CODE]);
-        let is_even = |arrived: &Arrived| arrived.word % 2 == 0;
+        let is_even = |arrived: &Arrived| arrived.word.is_multiple_of(2);
         assert_eq!(inbox.calls.take_of(life(1), is_even).len(), 50);
         assert_eq!(cost(&inbox), 50 * (24 + EACH));
         let left: Vec<_> = std::iter::from_fn(|| inbox.calls.next()).collect();

@@ -4,8 +4,17 @@ use super::locked;
 use crate::capsule::Part;
 use samite_engines::bitcode::{self, LLVM};
 use samite_engines::{Code, Engine, Kind, Refused};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+
+/// Loads LLVM 22 into this process, as a unit does for bitcode: from this file or folder, or else
+/// from where the system's loader finds it. Takes some 20 ms. Local.
+///
+/// # Errors
+/// [`Refused::NoEngine`] says where it was looked for, and what to install.
+pub fn find_llvm(at: Option<&Path>) -> Result<(), Refused> {
+    bitcode::Bitcode::new(at).map(drop)
+}
 
 /// The engine; its clones share LLVM, and where it is looked for.
 #[derive(Clone, Debug, Default)]
@@ -28,10 +37,12 @@ impl Bitcode {
         }
     }
 
-    /// Loads LLVM, if it is not there yet. If it is missing, bitcode will say so.
+    /// Loads LLVM, if it is not there yet. If that fails, it is tried again when bitcode comes.
     pub(super) fn warm_up(&self) {
         let loaded = self.llvm();
         tracing::debug!(?loaded, "LLVM for bitcode");
+        let mut place = locked(&self.0);
+        place.loaded = place.loaded.take().filter(Result::is_ok);
     }
 
     /// Returns LLVM. The lock is not held while it is loaded: that takes milliseconds.
@@ -66,10 +77,10 @@ impl Engine for Bitcode {
 ///
 /// # Errors
 /// Names both versions.
-pub(super) fn check_producer(part: &Part) -> Result<(), String> {
+pub(crate) fn check_producer(part: &Part) -> Result<(), String> {
     match part.kind == Kind::Bitcode && part.producer > LLVM {
         true => Err(format!(
-            "it was made by LLVM {}, and this unit takes bitcode of LLVM {LLVM} and earlier: \
+            "it was made by LLVM {}, and units take bitcode of LLVM {LLVM} and earlier: \
              compile it with {}",
             part.producer,
             samite_engines::clang::PROGRAM

@@ -40,7 +40,7 @@
 mod code;
 mod fetch;
 mod inbox;
-mod llvm;
+pub(crate) mod llvm;
 mod loader;
 pub(crate) mod map;
 mod membership;

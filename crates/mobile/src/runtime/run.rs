@@ -40,9 +40,10 @@ impl Work {
         }
         let run = head.limits.run.min(self.policy.run_max);
         let most = run.min(head.limits.time);
+        let origin = self.numbers.get(&head.origin).copied();
         let source = Source {
             from: arrived.from,
-            origin: head.origin,
+            origin: origin.map_or(Source::OTHERS, |_| head.origin),
         };
         if code.has_timeouts() && code.timeouts_of(source, most) >= TIMEOUTS_MAX {
             let run_max = self.policy.run_max;
@@ -64,7 +65,6 @@ impl Work {
         if !context.grants().is(&self.grants) {
             context.renew(self.units.len() as u32, self.grants.clone());
         }
-        let origin = self.numbers.get(&head.origin).copied();
         let limits = Limits { run, ..head.limits };
         context.begin(limits, origin.unwrap_or(u32::MAX), PAYLOAD_MAX);
         let (context, ended) = match ready.instance(&self.grants, self.bits, bits) {

@@ -34,8 +34,8 @@ use crate::error::{Cause, Failure, not_defined, not_trusted};
 use crate::frame::{Head, TEXT_MAX};
 use crate::trust::Policy;
 use samite_engines::{Code, Kind};
-use samite_fabric::Fabric;
 use samite_fabric::rpc::Life;
+use samite_fabric::{Fabric, PeerId};
 use std::collections::hash_map::Entry::Occupied;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -48,8 +48,8 @@ const ENTRY: u64 = 512;
 const PARKED_FROM_ONE: u64 = INBOX_MAX / 4;
 const CODE_FROM_ONE: u64 = CODE_BYTES / 4;
 
-/// Of calls that were passed on, timeouts are counted for this many sources of each code: the
-/// oldest one is forgotten.
+/// Of the calls that a unit passes on, timeouts of a code are counted for this many origins each,
+/// and for all others together.
 const TIMEOUTS_KEPT: usize = 64;
 
 /// Where a call came from: the unit that sent it here, and the one that began it. Calls that a unit
@@ -58,6 +58,18 @@ const TIMEOUTS_KEPT: usize = 64;
 pub(super) struct Source {
     pub(super) from: Life,
     pub(super) origin: Life,
+}
+
+impl Source {
+    /// Stands for origins that are no units, and for those that are not counted one by one.
+    pub(super) const OTHERS: Life = Life {
+        peer: PeerId(u32::MAX),
+        incarnation: 0,
+    };
+
+    fn is_passed_on(&self) -> bool {
+        self.from != self.origin
+    }
 }
 
 /// What is known of a code.
@@ -141,9 +153,24 @@ impl Entry {
 
     /// Returns how many of the last calls of a source have run out of at most so much time.
     pub(super) fn timeouts_of(&self, source: Source, run: Duration) -> u32 {
+        let source = self.counted_as(source);
         let mut all = self.timeouts.iter();
         let found = all.find(|(of, most, _)| *of == source && run <= *most);
         found.map_or(0, |(.., count)| *count)
+    }
+
+    /// Returns the source under which timeouts of this one are counted.
+    fn counted_as(&self, source: Source) -> Source {
+        let is_listed = || self.timeouts.iter().any(|(of, ..)| *of == source);
+        let passed_on = |of: &Source| of.from == source.from && of.is_passed_on();
+        let count = || (self.timeouts.iter()).filter(|(of, ..)| passed_on(of));
+        if !source.is_passed_on() || is_listed() || count().count() < TIMEOUTS_KEPT {
+            return source;
+        }
+        Source {
+            origin: Source::OTHERS,
+            ..source
+        }
     }
 
     /// Returns whether it may be evicted.
@@ -291,6 +318,11 @@ impl Codes {
     pub(crate) fn has(&self, id: u64) -> bool {
         let entry = self.entries.get(&id);
         entry.is_some_and(|entry| entry.capsule.is_some())
+    }
+
+    /// Returns in which form code runs here, if it is ready.
+    pub(crate) fn runs_as(&mut self, id: u64) -> Option<Kind> {
+        Some(self.get(id)?.ready()?.kind)
     }
 
     /// Returns code that is ready.
@@ -452,6 +484,7 @@ impl Codes {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
+        let source = entry.counted_as(source);
         let timeouts = &mut entry.timeouts;
         match timeouts.iter_mut().find(|(of, ..)| *of == source) {
             Some((_, most, count)) if *most < run => (*most, *count) = (run, 1),
@@ -459,18 +492,14 @@ impl Codes {
             None => timeouts.push((source, run, 1)),
         }
         self.timed.insert((source.from, id));
-        // Those that come straight from their origin are as many as there are units.
-        let passed_on = || (entry.timeouts.iter()).filter(|(of, ..)| of.from != of.origin);
-        if passed_on().count() > TIMEOUTS_KEPT
-            && let Some((oldest, ..)) = passed_on().next().copied()
-        {
-            self.forget_timeouts(id, oldest.from, |of| *of == oldest);
-        }
     }
 
     /// Forgets that calls of a source have run out of time.
     pub(super) fn in_time(&mut self, id: u64, source: Source) {
-        self.forget_timeouts(id, source.from, |of| *of == source);
+        if let Some(entry) = self.entries.get(&id) {
+            let source = entry.counted_as(source);
+            self.forget_timeouts(id, source.from, |of| *of == source);
+        }
     }
 
     /// Forgets timeouts of calls that a unit has sent.

@@ -170,8 +170,16 @@ fn timeouts_end_with_their_unit() {
     }
     let entry = codes.get(0).unwrap();
     assert_eq!(entry.timeouts_of(straight(units[0]), run), 0);
-    assert_eq!(entry.timeouts_of(passed_on(999), run), 1);
-    assert_eq!(entry.timeouts.len(), TIMEOUTS_KEPT);
+    assert_eq!(entry.timeouts_of(passed_on(10), run), 1);
+    assert_eq!(entry.timeouts.len(), TIMEOUTS_KEPT + 1);
+    // So many origins are not a way around the count: those that are not listed have one together,
+    // which ends with a call of theirs that is in time.
+    assert_eq!(entry.timeouts_of(passed_on(999), run), 990 - 64);
+    assert_eq!(entry.timeouts_of(passed_on(2000), run), 990 - 64);
+    codes.in_time(0, passed_on(2000));
+    let entry = codes.get(0).unwrap();
+    assert_eq!(entry.timeouts_of(passed_on(999), run), 0);
+    assert_eq!(entry.timeouts_of(passed_on(10), run), 1);
     codes.forget_unit(units[0]);
     assert!(codes.timed.is_empty());
 }

@@ -1,51 +1,12 @@
-//! `samite capsule`: makes capsules of code, and shows, signs and verifies them.
+//! Makes a capsule of files, each of which is one form of the same code.
 
-use crate::screen::{say, table};
+use super::{inspect, write};
+use crate::screen::note;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::{Args, Subcommand};
-use samite::mobile::{Builder, Capsule, Kind, Part, Processor, SigningKey, clang};
+use clap::Args;
+use samite::mobile::{Builder, Capsule, Error, Kind, Part, Processor, Refused, clang};
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-
-/// Commands about capsules.
-#[derive(Subcommand)]
-pub(crate) enum CapsuleCommand {
-    /// Make a capsule of kernels: .wat, .wasm, .c (by clang-22), .bc (bitcode), .so (machine code)
-    Build(BuildArgs),
-    /// Show what is in a capsule
-    Inspect {
-        /// The capsule
-        file: PathBuf,
-    },
-    /// Make a key, or print its public half
-    Key {
-        /// The file of the secret key; it is made if it does not exist
-        file: PathBuf,
-    },
-    /// Sign a capsule, in place or into another file
-    Sign {
-        /// The capsule
-        file: PathBuf,
-        /// The file of the secret key (`samite capsule key`)
-        #[arg(long)]
-        key: PathBuf,
-        /// Where the signed capsule goes [default: the same file]
-        #[arg(short, long)]
-        output: Option<PathBuf>,
-    },
-    /// Verify the signature of a capsule; fails without one
-    Verify {
-        /// The capsule
-        file: PathBuf,
-        /// The public key of the signer, in hexadecimal, or the file of its secret key [default:
-        /// any signer, who is shown]
-        #[arg(long)]
-        key: Option<String>,
-    },
-}
 
 /// Options of `samite capsule build`.
 #[derive(Args)]
@@ -66,108 +27,6 @@ pub(crate) struct BuildArgs {
     /// Of C, also bitcode for x86-64 and aarch64, and a shared object for this processor
     #[arg(long)]
     native: bool,
-}
-
-/// Runs a command about capsules.
-pub(crate) fn run(command: CapsuleCommand) -> Result<ExitCode> {
-    match command {
-        CapsuleCommand::Build(args) => build(&args)?,
-        CapsuleCommand::Inspect { file } => inspect(&read(&file)?)?,
-        CapsuleCommand::Key { file } => {
-            let key = if file.exists() {
-                secret(&file)?
-            } else {
-                make_key(&file)?
-            };
-            let public = hex(key.verifying_key().as_bytes());
-            say(format_args!("{public}\n"))?;
-        }
-        CapsuleCommand::Sign { file, key, output } => {
-            let signed = read(&file)?.sign(&secret(&key)?)?;
-            write(output.as_deref().unwrap_or(&file), signed.bytes())?;
-            say(format_args!("{} signed\n", signed.hash()))?;
-        }
-        CapsuleCommand::Verify { file, key } => {
-            let capsule = read(&file)?; // A wrong signature is an error here.
-            let Some(signer) = capsule.signer().map(|key| hex(key)) else {
-                bail!("{} has no signature", file.display());
-            };
-            let wanted = key.as_deref().map(public).transpose()?;
-            if let Some(wanted) = wanted.filter(|wanted| *wanted != signer) {
-                bail!("{} is signed by {signer}, not by {wanted}", file.display());
-            }
-            say(format_args!("{} is signed by {signer}\n", capsule.hash()))?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn read(file: &Path) -> Result<Capsule> {
-    let bytes = fs::read(file).with_context(|| format!("{} cannot be read", file.display()))?;
-    Capsule::decode(&bytes).with_context(|| file.display().to_string())
-}
-
-fn write(file: &Path, bytes: &[u8]) -> Result<()> {
-    samite_report::replace(file, bytes)
-        .with_context(|| format!("{} cannot be written", file.display()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let text = text.trim();
-    let digits = text.len() == 64 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let byte = |at: usize| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok();
-    let bytes: Option<Vec<u8>> = digits.then(|| (0..32).map(byte).collect()).flatten();
-    bytes?.try_into().ok()
-}
-
-/// Makes a key that only its owner can read; never replaces one.
-fn make_key(file: &Path) -> Result<SigningKey> {
-    let mut secret = [0; 32];
-    let got = rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
-    ensure!(
-        got == secret.len(),
-        "the system gave {got} random bytes of {}",
-        secret.len()
-    );
-    let made = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(file);
-    let mut made = made.with_context(|| format!("{} cannot be created", file.display()))?;
-    writeln!(made, "{}", hex(&secret))?;
-    Ok(SigningKey::from_bytes(&secret))
-}
-
-fn secret(file: &Path) -> Result<SigningKey> {
-    let text = fs::read_to_string(file);
-    let text = text.with_context(|| format!("the key {} cannot be read", file.display()))?;
-    let bytes = unhex(&text);
-    let bytes = bytes.with_context(|| {
-        let file = file.display();
-        format!(
-            "{file} is no secret key: a file with one has 64 hexadecimal digits. \
-             `samite capsule key` with the name of a new file makes one"
-        )
-    })?;
-    Ok(SigningKey::from_bytes(&bytes))
-}
-
-/// Returns a public key, as it is written or as that of a file with a secret key.
-fn public(key: &str) -> Result<String> {
-    if let Some(bytes) = unhex(key) {
-        return Ok(hex(&bytes));
-    }
-    let file = Path::new(key);
-    ensure!(
-        file.exists(),
-        "`{key}` is no public key, which has 64 hexadecimal digits, and no file of a secret key"
-    );
-    Ok(hex(secret(file)?.verifying_key().as_bytes()))
 }
 
 /// Checks that the capsule does not replace what it is made of.
@@ -196,7 +55,7 @@ fn check_forms(forms: &[Form], entries: &[String]) -> Result<()> {
             "there are two inputs for {name}: a unit takes the first that it accepts. Leave one out"
         );
         let Form::Wasm(code) = form else { continue };
-        let has = Capsule::from_wasm(code.clone())?.entries().to_vec();
+        let has = Capsule::entries_of_wasm(code)?;
         let missing = entries.iter().find(|entry| !has.contains(entry));
         if let Some(missing) = missing {
             bail!(
@@ -208,17 +67,19 @@ fn check_forms(forms: &[Form], entries: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn build(args: &BuildArgs) -> Result<()> {
+pub(super) fn build(args: &BuildArgs) -> Result<()> {
     check_output(args)?;
     let is_c = |input: &String| Path::new(input).extension().is_some_and(|of| of == "c");
     ensure!(
         !args.native || args.inputs.iter().any(is_c),
         "--native is for kernels in C: no input is a .c file"
     );
-    let mut forms = Vec::new();
+    let (mut forms, mut names) = (Vec::new(), Vec::new());
     let folder = tempfile::tempdir()?;
     for input in &args.inputs {
-        forms.extend(forms_of(input, args.native, folder.path())?);
+        let of = forms_of(input, args.native, folder.path())?;
+        names.extend(of.iter().map(|_| input));
+        forms.extend(of);
     }
     let mut entries = args.entries.clone();
     if entries.is_empty() {
@@ -228,7 +89,7 @@ fn build(args: &BuildArgs) -> Result<()> {
                 "name the entries (--entry NAME): without WebAssembly, they cannot be read from the code"
             );
         };
-        entries = Capsule::from_wasm(code.clone())?.entries().to_vec();
+        entries = Capsule::entries_of_wasm(code)?;
     }
     check_forms(&forms, &entries)?;
     let mut builder = Capsule::builder(entries);
@@ -239,8 +100,32 @@ fn build(args: &BuildArgs) -> Result<()> {
         builder = builder.function(function);
     }
     let capsule = builder.build()?;
+    // The name of a function, if there is one, comes last, and is no input.
+    for (part, name) in capsule.parts().iter().zip(names) {
+        let is_named = split(name)?.0.is_some();
+        check(&capsule, part, is_named).with_context(|| name.to_owned())?;
+    }
     write(&args.output, capsule.bytes())?;
-    inspect(&capsule)
+    inspect(&args.output, &capsule)
+}
+
+/// Checks what can be checked of a part without running it. Its processor may have been named.
+fn check(capsule: &Capsule, part: &Part, is_named: bool) -> Result<()> {
+    let form = || format!("{} of {}", part.kind.name(), part.processor.name());
+    match capsule.check(part) {
+        Ok(()) => Ok(()),
+        Err(Error::Refused(Refused::NoEngine(why))) => {
+            note(format_args!("the {} was not checked: {why}", form()));
+            Ok(())
+        }
+        Err(error) => {
+            let hint = match part.kind == Kind::Bitcode && !is_named {
+                true => ". Its file has no processor before its name, as aarch64:kernel.bc has",
+                false => "",
+            };
+            Err(anyhow!("no unit would run its {}: {error}{hint}", form()))
+        }
+    }
 }
 
 /// One form of code.
@@ -279,7 +164,7 @@ impl Form {
 }
 
 /// Names the producer of bitcode.
-fn producer(major: u16) -> String {
+pub(super) fn producer(major: u16) -> String {
     match major {
         0 => "an unknown compiler".to_owned(),
         major => format!("LLVM {major}"),
@@ -337,20 +222,33 @@ fn form_of(extension: &str, named: Option<Processor>, bytes: Vec<u8>) -> Result<
             let capsule = Capsule::from_wat(&text)?;
             Form::Wasm(capsule.part(&capsule.parts()[0]).to_vec())
         }
+        _ if bytes.starts_with(b"(") => bail!("it is a module as text: name it .wat"),
         _ => {
-            Capsule::from_wasm(bytes.clone())?;
+            has_entry(&bytes)?;
             Form::Wasm(bytes)
         }
     })
+}
+
+fn has_entry(wasm: &[u8]) -> Result<()> {
+    let entries = Capsule::entries_of_wasm(wasm)?;
+    ensure!(
+        !entries.is_empty(),
+        "no exported function has the type of an entry, (i32, i32) -> i32"
+    );
+    Ok(())
 }
 
 /// Compiles a kernel in C.
 fn compiled(file: &Path, native: bool, folder: &Path) -> Result<Vec<Form>> {
     let compile = |flags: Vec<&str>| clang::compile(file, &flags, folder);
     let wasm = compile(clang::wasm())?;
-    Capsule::from_wasm(wasm.clone()).context(
-        "mark each entry with SAMITE_KERNEL: SAMITE_KERNEL int32_t name(uint8_t *payload, uint32_t len)",
-    )?;
+    if Capsule::entries_of_wasm(&wasm)?.is_empty() {
+        bail!(
+            "it has no entry: mark each with SAMITE_KERNEL: \
+             SAMITE_KERNEL int32_t name(uint8_t *payload, uint32_t len)"
+        );
+    }
     let mut forms = vec![Form::Wasm(wasm)];
     if native {
         for of in [Processor::X86, Processor::Arm] {
@@ -361,26 +259,4 @@ fn compiled(file: &Path, native: bool, folder: &Path) -> Result<Vec<Form>> {
         forms.push(Form::Elf(Processor::HERE, compile(flags)?));
     }
     Ok(forms)
-}
-
-fn inspect(capsule: &Capsule) -> Result<()> {
-    say(format_args!("hash     {}\n", capsule.hash()))?;
-    say(format_args!("entries  {}\n", capsule.entries().join(", ")))?;
-    let signer = capsule.signer().map_or("nobody".into(), |key| hex(key));
-    say(format_args!("signer   {signer}\n"))?;
-    say(format_args!("bytes    {}\n", capsule.bytes().len()))?;
-    let mut parts = table(&["part", "processor", "producer", "bytes"]);
-    for part in capsule.parts() {
-        let producer = match part.kind {
-            Kind::Bitcode => producer(part.producer),
-            _ => String::new(),
-        };
-        parts.add_row([
-            part.kind.name().to_owned(),
-            part.processor.name().to_owned(),
-            producer,
-            capsule.part(part).len().to_string(),
-        ]);
-    }
-    say(format_args!("{parts}\n"))
 }
