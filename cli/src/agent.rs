@@ -1,12 +1,15 @@
 //! `samite agent`: the process that holds the memory of a domain.
 
+use crate::join::PATIENCE;
 use crate::network::NetworkArgs;
 use crate::screen::size;
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
+use rustix::process::{getpid, kill_process};
 use samite::agent::{self, AgentConfig, Starter};
 use samite::config::{Config, Layers};
 use samite::host::Host;
+use samite_launch::Attendance;
 use samite_mem::PEERS_MAX;
 use signal_hook::low_level;
 use std::backtrace::Backtrace;
@@ -24,6 +27,9 @@ const MESSAGES: u64 = 2 << 20;
 /// How long the last message of an agent may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// How often the first agent looks whether other nodes are still there, after its units have ended.
+const LOOK_AT_OTHERS: Duration = Duration::from_millis(100);
+
 /// Options of `samite agent`.
 #[derive(clap::Args)]
 pub(crate) struct AgentArgs {
@@ -32,6 +38,9 @@ pub(crate) struct AgentArgs {
     domain: String,
     #[command(flatten)]
     network: NetworkArgs,
+    /// End when this many units of this machine have ended (started by `samite join`)
+    #[arg(long, hide = true)]
+    units: Option<u32>,
 }
 
 /// Returns the agent's command for `samite run`, or `None` if the domain has an agent, which the
@@ -80,7 +89,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
         network: args.network.network()?,
     };
     flush_at_the_end()?;
-    let ended = run_with(&config, samite::services());
+    let ended = run_with(&config, samite::services(), args.units);
     samite::dsm::log::flush_all();
     ended.with_context(|| format!("the agent of domain {}", args.domain))?;
     Ok(ExitCode::SUCCESS)
@@ -103,14 +112,25 @@ fn flush_at_the_end() -> Result<()> {
 
 /// Runs the agent and, in a separate thread, its services. If that thread ends, so does the
 /// process, and all members of the domain learn of it.
-fn run_with(config: &AgentConfig, services: Vec<Starter>) -> Result<(), samite::Error> {
+fn run_with(
+    config: &AgentConfig,
+    services: Vec<Starter>,
+    units: Option<u32>,
+) -> Result<(), samite::Error> {
     let hosting = config.clone();
     agent::run(config, || {
         std::panic::set_hook(Box::new(say_panic));
         let domain = hosting.domain.clone();
         let thread = Builder::new().name("services".to_owned());
         let hosting = thread.spawn(move || {
-            let why = match agent::host(&hosting, &services, say_ready) {
+            let is_ready = || {
+                say_ready();
+                if let Some(units) = units {
+                    let is_first = (hosting.network.as_ref()).is_some_and(|of| of.join.is_none());
+                    end_with(&hosting.domain, units, is_first);
+                }
+            };
+            let why = match agent::host(&hosting, &services, is_ready) {
                 Ok(()) => "they have ended".to_owned(),
                 Err(error) => error.to_string(),
             };
@@ -126,6 +146,37 @@ fn run_with(config: &AgentConfig, services: Vec<Starter>) -> Result<(), samite::
 fn say_ready() {
     let mut out = std::io::stdout();
     let _ = out.write_all(b"ready\n").and_then(|()| out.flush());
+}
+
+/// Returns when no other node belongs to the domain, of which this is the first agent: the others
+/// end when it does.
+fn wait_for_others(domain: &str) {
+    while let Ok(facts) = agent::facts(domain, LOOK_AT_OTHERS)
+        && facts.nodes.len() > 1
+    {
+        std::thread::sleep(LOOK_AT_OTHERS);
+    }
+}
+
+/// Has this process end when so many units have ended. They may come from now on. The first agent
+/// of several ends last.
+fn end_with(domain: &str, units: u32, is_first: bool) {
+    let attendance = Attendance::open(domain, units);
+    let name = domain.to_owned();
+    let wait = move || {
+        let ended = attendance.and_then(|attendance| attendance.wait(PATIENCE));
+        if let Err(error) = ended {
+            say(format!("the agent of domain {name} ends: {error}"));
+        }
+        if is_first {
+            wait_for_others(&name);
+        }
+        // As when it is told to end by others.
+        let _ = kill_process(getpid(), rustix::process::Signal::TERM);
+    };
+    if let Err(error) = Builder::new().name("attendance".to_owned()).spawn(wait) {
+        end(domain, &format!("no thread for its units: {error}"));
+    }
 }
 
 /// Ends the process: the data of its services are gone, and no unit should wait for them until its
@@ -235,7 +286,7 @@ mod tests {
                 budget,
                 network: None,
             };
-            let ended = run_with(&config, vec![PANICKING]);
+            let ended = run_with(&config, vec![PANICKING], None);
             panic!("the agent ended: {ended:?}");
         }
         let domain = format!("panicking-{}", std::process::id());

@@ -260,6 +260,11 @@ pub(crate) fn is_server(program: &Program) -> bool {
     name_of(program).is_some_and(|name| name == "stage-server")
 }
 
+/// Returns whether there is a built-in program of this name.
+pub(crate) fn is_one(name: &OsStr) -> bool {
+    PROGRAMS.iter().any(|program| name == program.name)
+}
+
 /// Runs a built-in program as a unit. `words`: its name and its arguments.
 pub(crate) fn unit(words: Vec<OsString>) -> Result<ExitCode> {
     let name = words.first().context("no built-in program was named")?;

@@ -20,7 +20,7 @@ use std::time::Duration;
 const SSH: &str =
     "ssh -T -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3 {host}";
 /// How long an agent that is ready may take to say where it listens.
-const ANSWER: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER: Duration = Duration::from_secs(10);
 
 /// Options of a job on several machines.
 #[derive(clap::Args)]
@@ -148,16 +148,10 @@ impl Side {
                 command.display()
             );
         }
-        reachable(node)?;
+        let option = format!("{}=10.0.0.1", node.name);
+        let listen = listening(&node.listen, &option)?;
         samite::calibration::load_or_measure(|what| tracing::info!(what));
-        let mut secret = tempfile::tempfile().context("no file for the secret")?;
-        secret.set_permissions(Permissions::from_mode(0o600))?;
-        writeln!(secret, "{}", node.secret)?;
-        let name = format!("/proc/{}/fd/{}", std::process::id(), secret.as_raw_fd());
-        let listen = match node.listen.contains(':') {
-            true => format!("[{}]:0", node.listen),
-            false => format!("{}:0", node.listen),
-        };
+        let (secret, name) = secret_file(&node.secret)?;
         let mut command: Vec<OsString> = vec![
             self.executable.clone().into(),
             "agent".into(),
@@ -188,23 +182,35 @@ impl Side {
     }
 }
 
-/// Refuses an address that only this machine can reach, unless it was given as such.
-fn reachable(node: &Node) -> Result<()> {
-    let listen = &node.listen;
-    if listen == "localhost" || listen.parse::<IpAddr>().is_ok() {
-        return Ok(());
+/// Puts a secret into a file without a name, of which nothing is left when this process ends.
+/// Returns the path by which a child opens it meanwhile.
+pub(crate) fn secret_file(secret: &str) -> Result<(File, String)> {
+    let mut file = tempfile::tempfile().context("no file for the secret")?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    writeln!(file, "{secret}")?;
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    Ok((file, path))
+}
+
+/// Returns where the agent of a machine listens, which is given by its name or address. Refuses a
+/// name that only this machine can reach: `option` says how to give an address.
+pub(crate) fn listening(machine: &str, option: &str) -> Result<String> {
+    let is_given = machine == "localhost" || machine.parse::<IpAddr>().is_ok();
+    if !is_given {
+        let found = (machine, 0).to_socket_addrs();
+        for address in found.with_context(|| format!("{machine} is not known there"))? {
+            ensure!(
+                !address.ip().to_canonical().is_loopback(),
+                "{machine} is {} there, which no other machine reaches: name its address, as \
+                 {option}",
+                address.ip(),
+            );
+        }
     }
-    let found = (listen.as_str(), 0).to_socket_addrs();
-    let found = found.with_context(|| format!("{listen} is not known there"))?;
-    for address in found {
-        ensure!(
-            !address.ip().to_canonical().is_loopback(),
-            "{listen} is {} there, which no other machine reaches: name its address, as {}=10.0.0.1",
-            address.ip(),
-            node.name
-        );
-    }
-    Ok(())
+    Ok(match machine.contains(':') {
+        true => format!("[{machine}]:0"),
+        false => format!("{machine}:0"),
+    })
 }
 
 impl HostSide for Side {

@@ -11,6 +11,7 @@ mod edges;
 mod ends;
 mod hosts;
 mod info;
+mod join;
 mod network;
 mod outcome;
 mod process;
@@ -65,6 +66,8 @@ struct Cli {
 enum Command {
     /// Run a workflow, or N units of a program
     Run(run::RunArgs),
+    /// Become a unit of the job that mpirun, mpiexec or srun has started: mpirun -n 4 samite join P
+    Join(join::JoinArgs),
     /// Show transports, copy engines and memory, and why each is or is not chosen
     Info(info::InfoArgs),
     /// Check this machine, and what a workflow will need of it, before it runs
@@ -245,6 +248,7 @@ fn read(mut command: clap::Command, words: &Words, arguments: &[OsString]) -> Re
 fn carry_out(chosen: Command, workflow: Option<Workflow>, given: &[String]) -> Result<ExitCode> {
     match chosen {
         Command::Run(args) => run::run(&args, workflow, given),
+        Command::Join(args) => join::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::doctor(&args, workflow, given),
         Command::Programs(args) => builtin::list(&args),

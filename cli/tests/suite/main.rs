@@ -12,6 +12,7 @@ mod edges;
 mod errors;
 mod examples;
 mod graph;
+mod join;
 mod methods;
 mod mobile;
 mod programs;

@@ -36,6 +36,9 @@ pub enum Error {
     /// `--set` or `--PARAMETER` does not fit the workflow.
     #[error("{0}")]
     Setting(String),
+    /// A process that a process manager has started cannot become a unit.
+    #[error("{0}")]
+    Managed(String),
     /// A program of the job does not exist.
     #[error("{program}: there is no program `{command}` ({looked}); nothing was started")]
     NoSuchProgram {
@@ -244,7 +247,7 @@ samite_mem::error_codes!(Error, "launch", {
     NothingToRun = 705, ProcessLimit = 706, FileLimit = 707, Spawn = 708, AgentStart = 709,
     AgentSilent = 710, AgentLost = 711, UnitFailed = 712, Interrupted = 713, System = 714,
     SettingsTooLong = 715, UnitsDisagree = 716, TimedOut = 717, OutputFile = 718,
-    CreateOutput = 719, InputIsOutput = 720, Host = 721,
+    CreateOutput = 719, InputIsOutput = 720, Host = 721, Managed = 722,
 });
 
 impl Error {

@@ -15,7 +15,8 @@
 //! `plan` the plan and the search for a program · `workflow` the file, its programs and edges ·
 //! `parameters` the values that a workflow leaves open · `source` lines and nearest names for
 //! messages · `setup` what a unit is started with · `spawn` one process · `units` which run ·
-//! `hosts` the machines of a job on several · `files` for input and output · `agent` the start of
+//! `hosts` the machines of a job on several · `managed` processes that `mpirun` or `srun` has
+//! started · `files` for input and output · `agent` the start of
 //! the agent · `output` lines from pipes · `words` the last words of a process · `backlog` lines
 //! that are not read yet · `job` the run (`judge`: what ends mean, `far`: units of other machines)
 //! · `reap` children that have ended · `cause` which failure was the first one · `signals` signals
@@ -69,6 +70,7 @@ mod guard;
 mod hosts;
 mod job;
 mod limits;
+mod managed;
 mod output;
 mod parameters;
 mod plan;
@@ -89,6 +91,7 @@ pub use guard::guard;
 pub use hosts::{HostSide, Node, serve};
 pub use job::run;
 pub use limits::{files_allowed, files_needed};
+pub use managed::{Attendance, Manager, Place, Pmi, attend};
 pub use output::{Event, Line, Progress, Stream};
 pub use parameters::Parameter;
 pub use plan::{Cpus, Host, Name, Plan, Program, find_program};
