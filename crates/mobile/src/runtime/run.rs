@@ -43,7 +43,10 @@ impl Work {
         let origin = self.numbers.get(&head.origin).copied();
         let source = Source {
             from: arrived.from,
-            origin: origin.map_or(Source::OTHERS, |_| head.origin),
+            origin: match origin.is_some() || head.origin == arrived.from {
+                true => head.origin,
+                false => Source::OTHERS,
+            },
         };
         if code.has_timeouts() && code.timeouts_of(source, most) >= TIMEOUTS_MAX {
             let run_max = self.policy.run_max;

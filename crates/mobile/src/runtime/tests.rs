@@ -409,23 +409,22 @@ fn timeouts_of_a_unit_that_was_lost_are_forgotten() {
         incarnation: runtime.me.incarnation + 1,
         ..runtime.me
     };
-    let call = |work: &mut Work| {
+    let call_of = |work: &mut Work, origin: Life| {
         let arrived = Arrived {
             from: unit,
             kind: frame::CALL,
             word: id,
-            bytes: Payload::from_slice(&head(unit).encode(frame::CALL)),
+            bytes: Payload::from_slice(&head(origin).encode(frame::CALL)),
         };
         work.call(runtime, fabric, arrived);
     };
-    let counted = |work: &mut Work| {
-        let source = code::Source {
-            from: unit,
-            origin: unit,
-        };
+    let call = |work: &mut Work| call_of(work, unit);
+    let counted_of = |work: &mut Work, origin: Life| {
+        let from = unit;
         let entry = work.codes.get(id).unwrap();
-        entry.timeouts_of(source, Duration::from_millis(1))
+        entry.timeouts_of(code::Source { from, origin }, Duration::from_millis(1))
     };
+    let counted = |work: &mut Work| counted_of(work, unit);
     bench.with(|work| {
         let slow = Function::new(|_, _| Err(Trap::Time));
         work.functions.insert("slow".into(), slow);
@@ -434,12 +433,24 @@ fn timeouts_of_a_unit_that_was_lost_are_forgotten() {
         call(work);
         call(work);
         assert_eq!(counted(work), 2);
+        // Origins that are no units are counted together: it gains nothing by inventing them.
+        for incarnation in [77, 78, 79] {
+            call_of(
+                work,
+                Life {
+                    incarnation,
+                    ..unit
+                },
+            );
+        }
+        assert_eq!(counted_of(work, code::Source::OTHERS), 3);
         work.units[1] = unit;
         work.changes = !work.changes;
         work.follow(runtime, fabric);
         assert_eq!(counted(work), 0);
+        assert_eq!(counted_of(work, code::Source::OTHERS), 0);
         call(work);
-        assert_eq!((counted(work), work.counters.traps), (0, 3));
+        assert_eq!((counted(work), work.counters.traps), (0, 6));
     });
 }
 
