@@ -5,7 +5,7 @@ use crate::hosts::{ANSWER, listening, secret_file};
 use anyhow::{Context, Result, bail, ensure};
 use samite::agent::{self, Secret};
 use samite::variable;
-use samite_launch::{Manager, Place, Pmi, attend, find_program};
+use samite_launch::{Exchange, Place, attend, find_program};
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::process::CommandExt;
@@ -102,31 +102,21 @@ impl Node<'_> {
     /// Joins the processes of all machines. Returns the name of the job.
     fn join_others(&self) -> Result<String> {
         let place = &self.place;
-        if place.manager == Manager::OpenMpi {
-            bail!(
-                "{} of the {} processes of this job are on this machine, and mpirun of Open MPI \
-                 tells none the addresses of others: start it by `samite run --hosts A,B -n {} \
-                 PROGRAM`, by mpiexec of MPICH, or by srun --mpi=pmi2",
-                place.local_size,
-                place.size,
-                place.size
-            );
-        }
         ensure!(
             samite::has_ucx(),
             "units of several machines need UCX: install libucx0 (1.13 or newer) on each of them"
         );
-        let mut others = Pmi::of_environment(PATIENCE)?;
+        let mut others = Exchange::of(place, PATIENCE)?;
         if place.rank == 0 {
             let secret = Secret::generate().to_string();
             self.join_network(None, &secret)?;
             let facts = agent::facts(&place.job, ANSWER)?;
             let own = facts.nodes.into_iter().next();
             let address = own.context("the agent is not one of several")?.address;
-            others.put(FIRST, &format!("{address}/{secret}/{}", place.job))?;
+            others.publish(FIRST, &format!("{address}/{secret}/{}", place.job))?;
         }
         others.barrier()?;
-        let first = others.get(FIRST)?;
+        let first = others.published(FIRST)?;
         let mut words = first.splitn(3, '/');
         let (Some(address), Some(secret), Some(job)) = (words.next(), words.next(), words.next())
         else {
@@ -137,7 +127,7 @@ impl Node<'_> {
         }
         // No unit begins, and none ends, before all machines are there.
         others.barrier()?;
-        others.finalize()?;
+        others.end()?;
         Ok(job.to_owned())
     }
 

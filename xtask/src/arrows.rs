@@ -90,7 +90,7 @@ pub(crate) fn wrong_arrows() -> Result<Vec<String>> {
 fn place(path: &str) -> Option<Place> {
     let mut folders = path.trim_start_matches('/').split('/');
     Some(match (folders.next()?, folders.next()?) {
-        ("crates", "mem" | "ucx") => Place::Floor(1),
+        ("crates", "mem" | "ucx" | "pmix") => Place::Floor(1),
         ("crates", "fabric" | "engines" | "mobile-macros") => Place::Floor(2),
         ("crates", "pgas" | "dsm" | "stage" | "mobile" | "launch") => Place::Floor(3),
         ("crates", "samite") => Place::Floor(4),

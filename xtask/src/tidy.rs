@@ -33,6 +33,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/engines/src/native/host.rs",
     "crates/engines/src/native/run.rs",
     "crates/engines/src/wasm/window.rs",
+    "crates/pmix/src/ffi.rs",
     "crates/ucx/src/ffi.rs",
     "crates/ucx/src/signals.rs",
     "crates/ucx/src/worker/callbacks.rs",

@@ -119,23 +119,14 @@ fn starter(folder: &Path) -> String {
     file.display().to_string()
 }
 
-/// Two machines, each with its agent, are one job over the network.
-#[test]
-fn processes_of_several_machines_are_one_job() {
-    let test = "processes_of_several_machines_are_one_job";
+/// Two machines, each with its agent, are one job over the network. `options` put four processes
+/// on two of them, in turn or not.
+fn is_one_job(test: &str, manager: Manager, options: &[&str]) {
     let hint = "install libucx0: ci/packages.txt";
     let has_ucx = require(&full_name(module_path!(), test), samite::has_ucx(), hint);
-    if !is_there(test, MPICH) || !has_ucx {
+    if !is_there(test, manager) || !has_ucx {
         return;
     }
-    let folder = tempfile::tempdir().expect("a scratch folder");
-    let start = starter(folder.path());
-    let hosts = "127.0.0.1,127.0.0.2";
-    let manager = [
-        &["-launcher", "ssh", "-launcher-exec", &start][..],
-        &["-hosts", hosts, "-ppn", "2", "-n", "4"],
-    ]
-    .concat();
     let network = [
         "--network",
         "127.0.0.1",
@@ -144,7 +135,7 @@ fn processes_of_several_machines_are_one_job() {
         "--devices",
         "lo",
     ];
-    let run = |words: &[&str]| MPICH.succeeds(&manager, &[&network[..], words].concat());
+    let run = |words: &[&str]| manager.succeeds(options, &[&network[..], words].concat());
     let text = run(&["sh", "-c", SAYS]);
     assert_eq!(after(&text, "rank"), ["0", "1", "2", "3"], "{text}");
     let (jobs, domains) = (after(&text, "in"), after(&text, "at"));
@@ -159,6 +150,36 @@ fn processes_of_several_machines_are_one_job() {
     }
     let text = run(&["nas-is", "--class", "S"]);
     assert!(text.contains("SUCCESSFUL: 51 of 51 checks"), "{text}");
+}
+
+/// By PMI-1.
+#[test]
+fn mpich_on_several_machines_is_one_job() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let start = starter(folder.path());
+    let hosts = "127.0.0.1,127.0.0.2";
+    let start = ["-launcher", "ssh", "-launcher-exec", &start];
+    let options = [&start[..], &["-hosts", hosts, "-ppn", "2", "-n", "4"]].concat();
+    is_one_job("mpich_on_several_machines_is_one_job", MPICH, &options);
+}
+
+/// By PMIx.
+#[test]
+fn open_mpi_on_several_machines_is_one_job() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let start = starter(folder.path());
+    let hosts = "127.0.0.1:2,127.0.0.2:2";
+    let start = ["--mca", "plm_rsh_agent", &start];
+    let options = [
+        &start[..],
+        &["--host", hosts, "--map-by", "node", "-n", "4"],
+    ]
+    .concat();
+    is_one_job(
+        "open_mpi_on_several_machines_is_one_job",
+        OPEN_MPI,
+        &options,
+    );
 }
 
 /// A unit that is killed leaves nothing behind: the manager ends the others, and the agent ends.

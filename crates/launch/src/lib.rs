@@ -91,7 +91,7 @@ pub use guard::guard;
 pub use hosts::{HostSide, Node, serve};
 pub use job::run;
 pub use limits::{files_allowed, files_needed};
-pub use managed::{Attendance, Manager, Place, Pmi, attend};
+pub use managed::{Attendance, Exchange, Manager, Place, attend};
 pub use output::{Event, Line, Progress, Stream};
 pub use parameters::Parameter;
 pub use plan::{Cpus, Host, Name, Plan, Program, find_program};

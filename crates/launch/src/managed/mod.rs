@@ -2,7 +2,8 @@
 //! Intel MPI, `srun` of Slurm. They become the units of a job.
 //!
 //! `place` what the manager says of a process · `attendance` how the agent of a node knows when the
-//! units of that node have ended · `pmi` the exchange of addresses between machines
+//! units of that node have ended · `exchange` of addresses between machines, by PMIx or by `pmi`
+//! (PMI-1)
 //!
 //! ```text
 //!  mpirun -n 3 samite join ./program
@@ -19,9 +20,10 @@
 //! stays in the program, and a killed one is noticed like one that ends.
 
 mod attendance;
+mod exchange;
 mod place;
 mod pmi;
 
 pub use attendance::{Attendance, attend};
+pub use exchange::Exchange;
 pub use place::{Manager, Place};
-pub use pmi::Pmi;

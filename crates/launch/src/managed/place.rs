@@ -77,6 +77,21 @@ const KNOWN: [Names; 3] = [
     },
 ];
 
+/// Where the server of PMIx on this node is, as its versions say it.
+const SERVERS: [&str; 5] = [
+    "PMIX_SERVER_URI41",
+    "PMIX_SERVER_URI4",
+    "PMIX_SERVER_URI3",
+    "PMIX_SERVER_URI21",
+    "PMIX_SERVER_URI2",
+];
+
+/// Returns the number of the node in `JOB.NODE;ADDRESS`.
+fn daemon(server: &str) -> Option<u32> {
+    let (name, _) = server.split_once(';')?;
+    name.rsplit_once('.')?.1.parse().ok()
+}
+
 impl Place {
     /// Returns the place of this process. Local.
     ///
@@ -116,7 +131,14 @@ impl Place {
             Manager::OpenMpi => {
                 let job = get("PMIX_NAMESPACE").ok_or_else(|| missing("PMIX_NAMESPACE"))?;
                 let local_size = number("OMPI_COMM_WORLD_LOCAL_SIZE")?;
-                (local_size, job, get("PMIX_HOSTNAME"))
+                // Several nodes of Open MPI may be one machine.
+                match SERVERS.iter().find_map(|name| daemon(&get(name)?)) {
+                    Some(daemon) => {
+                        let node = get("PMIX_HOSTNAME").map(|name| format!("{name}-{daemon}"));
+                        (local_size, format!("{job}-{daemon}"), node)
+                    }
+                    None => (local_size, job, get("PMIX_HOSTNAME")),
+                }
             }
             Manager::Hydra => {
                 let socket = get("PMI_FD").ok_or_else(|| missing("PMI_FD"))?;
@@ -225,7 +247,12 @@ mod tests {
         Place::of(&get, &manager).map_err(|error| error.to_string())
     }
 
-    const OPEN_MPI: [(&str, &str); 5] = [
+    const OPEN_MPI: [(&str, &str); 7] = [
+        (
+            "PMIX_SERVER_URI4",
+            "prterun-host-7@0.2;tcp4://127.0.0.1:44473",
+        ),
+        ("PMIX_HOSTNAME", "node7"),
         ("OMPI_COMM_WORLD_RANK", "3"),
         ("OMPI_COMM_WORLD_SIZE", "4"),
         ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
@@ -257,7 +284,7 @@ mod tests {
             (place.manager, place.job, (rank, size), local)
         };
         let found = place(&OPEN_MPI).map(numbers);
-        let job = "mpirun-prterun-host-7-1".to_owned();
+        let job = "mpirun-prterun-host-7-1-2".to_owned();
         assert_eq!(found, Ok((Manager::OpenMpi, job, (3, 4), (1, 2))));
         let found = place(&HYDRA).map(numbers);
         let job = "mpiexec-77".to_owned();
@@ -265,6 +292,7 @@ mod tests {
         let found = place(&SLURM).map(numbers);
         let job = "srun-12-0-2".to_owned();
         assert_eq!(found, Ok((Manager::Slurm, job, (5, 7), (1, 2))));
+        assert_eq!(place(&OPEN_MPI).unwrap().node.as_deref(), Some("node7-2"));
         assert!(place(&HYDRA).unwrap().is_on_one_node());
         assert!(!place(&SLURM).unwrap().is_on_one_node());
         // A script of Slurm that calls mpirun.

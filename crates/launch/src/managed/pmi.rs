@@ -18,7 +18,7 @@ const VALUE_MAX: usize = 1024;
 
 /// The connection of this process to its process manager.
 #[derive(Debug)]
-pub struct Pmi {
+pub(super) struct Pmi {
     stream: BufReader<UnixStream>,
     /// The name of the space of keys of this job.
     space: String,
@@ -34,13 +34,8 @@ impl Pmi {
     ///
     /// # Errors
     /// [`Error::Managed`]: the manager offers none, or is of another kind.
-    pub fn of_environment(patience: Duration) -> Result<Pmi, Error> {
-        let number = std::env::var("PMI_FD").map_err(|_| {
-            failed(
-                "it offers no exchange of addresses between machines (PMI_FD is not set): use \
-                 `mpiexec` of MPICH, `srun --mpi=pmi2`, or `samite run --hosts A,B`",
-            )
-        })?;
+    pub(super) fn of_environment(patience: Duration) -> Result<Pmi, Error> {
+        let number = std::env::var("PMI_FD").unwrap_or_default();
         let socket = own_descriptor(&number);
         let socket = socket.ok_or_else(|| failed("its descriptor (PMI_FD) is not open"))?;
         Pmi::over(UnixStream::from(socket), patience)
@@ -69,7 +64,7 @@ impl Pmi {
     ///
     /// # Errors
     /// [`Error::Managed`].
-    pub fn put(&mut self, key: &str, word: &str) -> Result<(), Error> {
+    pub(super) fn put(&mut self, key: &str, word: &str) -> Result<(), Error> {
         if word.len() > VALUE_MAX || word.contains(char::is_whitespace) {
             return Err(failed(&format!("`{word}` is too long, or not one word")));
         }
@@ -82,7 +77,7 @@ impl Pmi {
     ///
     /// # Errors
     /// [`Error::Managed`]: not all have come in time.
-    pub fn barrier(&mut self) -> Result<(), Error> {
+    pub(super) fn barrier(&mut self) -> Result<(), Error> {
         self.ask("cmd=barrier_in", "barrier_out").map(drop)
     }
 
@@ -90,7 +85,7 @@ impl Pmi {
     ///
     /// # Errors
     /// [`Error::Managed`]: nobody has.
-    pub fn get(&mut self, key: &str) -> Result<String, Error> {
+    pub(super) fn get(&mut self, key: &str) -> Result<String, Error> {
         let line = format!("cmd=get kvsname={} key={key}", self.space);
         let answer = self.ask(&line, "get_result")?;
         let found = value(&answer, "value");
@@ -103,7 +98,7 @@ impl Pmi {
     ///
     /// # Errors
     /// [`Error::Managed`].
-    pub fn finalize(mut self) -> Result<(), Error> {
+    pub(super) fn finalize(mut self) -> Result<(), Error> {
         self.ask("cmd=finalize", "finalize_ack").map(drop)
     }
 
