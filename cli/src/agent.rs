@@ -5,7 +5,7 @@ use crate::network::NetworkArgs;
 use crate::screen::size;
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
-use rustix::process::{getpid, kill_process};
+use rustix::process::{Pid, getpid, kill_process};
 use samite::agent::{self, AgentConfig, Starter};
 use samite::config::{Config, Layers};
 use samite::host::Host;
@@ -39,8 +39,11 @@ pub(crate) struct AgentArgs {
     #[command(flatten)]
     network: NetworkArgs,
     /// End when this many units of this machine have ended (started by `samite join`)
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, requires = "starter")]
     units: Option<u32>,
+    /// The unit that has started this
+    #[arg(long, hide = true)]
+    starter: Option<i32>,
 }
 
 /// Returns the agent's command for `samite run`, or `None` if the domain has an agent, which the
@@ -67,6 +70,13 @@ pub(crate) fn command(executable: &Path, domain: &str) -> Result<Option<Vec<OsSt
 
 /// Runs the agent of a domain until it is told to stop. Prints `ready` once it can be reached.
 pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
+    if args.units.is_some()
+        && let Ok(inherited) = std::env::var("PMI_FD")
+        && let Ok(descriptor) = inherited.parse::<i32>()
+    {
+        // It belongs to the first unit, whose end its process manager notices by that.
+        let _ = nix::unistd::close(descriptor);
+    }
     let settings = match std::env::var_os(samite::variable::CONFIG) {
         Some(text) => Config::from_toml(&text.to_string_lossy())?,
         None => {
@@ -89,7 +99,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
         network: args.network.network()?,
     };
     flush_at_the_end()?;
-    let ended = run_with(&config, samite::services(), args.units);
+    let ended = run_with(&config, samite::services(), args.units.zip(args.starter));
     samite::dsm::log::flush_all();
     ended.with_context(|| format!("the agent of domain {}", args.domain))?;
     Ok(ExitCode::SUCCESS)
@@ -115,7 +125,7 @@ fn flush_at_the_end() -> Result<()> {
 fn run_with(
     config: &AgentConfig,
     services: Vec<Starter>,
-    units: Option<u32>,
+    units: Option<(u32, i32)>,
 ) -> Result<(), samite::Error> {
     let hosting = config.clone();
     agent::run(config, || {
@@ -151,20 +161,26 @@ fn say_ready() {
 /// Returns when no other node belongs to the domain, of which this is the first agent: the others
 /// end when it does.
 fn wait_for_others(domain: &str) {
-    while let Ok(facts) = agent::facts(domain, LOOK_AT_OTHERS)
-        && facts.nodes.len() > 1
-    {
+    // An agent that gives back the memory of its units answers late.
+    let mut errors = 0;
+    while errors < 3 {
+        match agent::facts(domain, LAST_WORDS) {
+            Ok(facts) if facts.nodes.len() < 2 => return,
+            Ok(_) => errors = 0,
+            Err(_) => errors += 1,
+        }
         std::thread::sleep(LOOK_AT_OTHERS);
     }
 }
 
-/// Has this process end when so many units have ended. They may come from now on. The first agent
-/// of several ends last.
-fn end_with(domain: &str, units: u32, is_first: bool) {
+/// Has this process end when so many units have ended, one of which has started it. They may come
+/// from now on. The first agent of several ends last.
+fn end_with(domain: &str, (units, starter): (u32, i32), is_first: bool) {
     let attendance = Attendance::open(domain, units);
     let name = domain.to_owned();
     let wait = move || {
-        let ended = attendance.and_then(|attendance| attendance.wait(PATIENCE));
+        let ended =
+            attendance.and_then(|attendance| attendance.wait(Pid::from_raw(starter), PATIENCE));
         if let Err(error) = ended {
             say(format!("the agent of domain {name} ends: {error}"));
         }

@@ -2,7 +2,9 @@
 
 use crate::builtin;
 use crate::hosts::{ANSWER, listening, secret_file};
+use crate::screen;
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Pid;
 use samite::agent::{self, Secret};
 use samite::variable;
 use samite_launch::{Exchange, Place, attend, find_program};
@@ -11,6 +13,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 /// How long the units of a job, and their agents, wait for each other at the start.
@@ -51,10 +54,11 @@ pub(crate) fn run(args: &JoinArgs) -> Result<ExitCode> {
         false => node.join_others()?,
     };
     let place = &node.place;
+    let (rank, size) = place.of_program;
     for (variable, number) in [
-        (variable::RANK, place.rank),
+        (variable::RANK, rank),
         (variable::UNIT, place.rank),
-        (variable::SIZE, place.size),
+        (variable::SIZE, size),
         (variable::UNITS, place.size),
     ] {
         program.env(variable, number.to_string());
@@ -106,6 +110,7 @@ impl Node<'_> {
             samite::has_ucx(),
             "units of several machines need UCX: install libucx0 (1.13 or newer) on each of them"
         );
+        let _watched = watch();
         let mut others = Exchange::of(place, PATIENCE)?;
         if place.rank == 0 {
             let secret = Secret::generate().to_string();
@@ -141,10 +146,11 @@ impl Node<'_> {
             let machine = rustix::system::uname();
             machine.nodename().to_string_lossy().into_owned()
         };
-        let name = self.place.node.clone().unwrap_or_else(own_name);
+        let host = self.place.host.clone().unwrap_or_else(own_name);
+        let name = self.place.node.clone().unwrap_or_else(|| host.clone());
         let listen = match self.args.network {
             Some(network) => own_address(network)?.to_string(),
-            None => name.clone(),
+            None => host,
         };
         // It has no name, and is there until the agent has read it.
         let (_file, secret) = secret_file(secret)?;
@@ -170,24 +176,55 @@ impl Node<'_> {
     }
 
     /// Says to the agent of this machine that this process is here, and starts that agent before if
-    /// this is the first process. The agent ends after the units; what it says goes to standard
-    /// error.
+    /// this is the first process.
     fn attend(&self, options: &[OsString]) -> Result<()> {
-        let place = &self.place;
-        let agent = match place.local_rank {
-            0 => {
-                // Costs on this machine, which are measured once.
-                samite::calibration::load_or_measure(|what| tracing::info!(what));
-                let mut command = Command::new(&self.executable);
-                command.args(["agent", "--domain", &place.job, "--units"]);
-                command.arg(place.local_size.to_string()).args(options);
-                command.stdin(Stdio::null()).stdout(Stdio::null());
-                Some(command.spawn().context("the agent cannot be started")?)
-            }
+        let agent = match self.place.local_rank {
+            0 => Some(self.start_agent(options)?),
             _ => None,
         };
-        Ok(attend(&place.job, agent, PATIENCE)?)
+        Ok(attend(&self.place.job, agent, PATIENCE)?)
     }
+
+    /// Starts the agent of this machine, which ends after the units. What it says goes to standard
+    /// error. It is no child of this process, whose program may wait for all of its children, and
+    /// in a group of its own, as signals of the manager are for the units.
+    fn start_agent(&self, options: &[OsString]) -> Result<Pid> {
+        // Costs on this machine, which are measured once.
+        samite::calibration::load_or_measure(|what| tracing::info!(what));
+        let place = &self.place;
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", "\"$0\" \"$@\" >/dev/null & echo $!"]);
+        shell.arg(&self.executable);
+        shell.args(["agent", "--domain", &place.job, "--units"]);
+        shell.arg(place.local_size.to_string());
+        let own = std::process::id().to_string();
+        shell.args(["--starter", &own]).args(options);
+        shell.stdin(Stdio::null()).stderr(Stdio::inherit());
+        let said = shell.process_group(0).output();
+        let said = said.context("the agent cannot be started")?;
+        let number = String::from_utf8_lossy(&said.stdout).trim().parse().ok();
+        let agent = number.and_then(Pid::from_raw);
+        agent.context("the agent cannot be started: the shell does not say its process")
+    }
+}
+
+/// Ends this process if the returned end is not dropped in time: a process manager may wait for ever
+/// for processes that do not come.
+fn watch() -> mpsc::Sender<()> {
+    let (here, gone) = mpsc::channel();
+    let wait = move || {
+        if gone.recv_timeout(2 * PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            let waited = 2 * PATIENCE;
+            screen::warn(format_args!(
+                "not all processes of this job have come to `samite join` within {waited:?}: does \
+                 each of them call it, once?"
+            ));
+            std::process::exit(1);
+        }
+    };
+    // Without it, the process manager decides how long this process waits.
+    let _ = std::thread::Builder::new().spawn(wait);
+    here
 }
 
 /// Returns the address that this machine has on its way to another one.

@@ -101,6 +101,40 @@ fn processes_of_open_mpi_are_units() {
     }
 }
 
+/// Ranks count in each program of a job, as they do in a workflow.
+#[test]
+fn several_programs_of_open_mpi_are_one_job() {
+    if !is_there("several_programs_of_open_mpi_are_one_job", OPEN_MPI) {
+        return;
+    }
+    let says = "echo unit $SAMITE_UNIT of $SAMITE_UNITS rank $SAMITE_RANK size $SAMITE_SIZE";
+    let second = [":", "-n", "2", SAMITE, "join", "sh", "-c", says];
+    let words = [&["sh", "-c", says][..], &second].concat();
+    let text = OPEN_MPI.succeeds(&["-n", "1"], &words);
+    assert_eq!(after(&text, "unit"), ["0", "1", "2"], "{text}");
+    assert_eq!(after(&text, "of"), ["3"; 3], "{text}");
+    assert_eq!(after(&text, "rank"), ["0", "0", "1"], "{text}");
+    assert_eq!(after(&text, "size"), ["1", "2", "2"], "{text}");
+}
+
+/// The agent is nothing that a program meets: no child for which it would wait, and out of the way
+/// of signals that the manager passes on.
+#[test]
+fn programs_do_not_meet_the_agent() {
+    if !is_there("programs_do_not_meet_the_agent", OPEN_MPI) {
+        return;
+    }
+    // The first signal reaches the unit; the agent is there afterwards.
+    let script = format!(
+        "read children < /proc/$$/task/$$/children; echo children [$children]; \
+         trap 'there=$({SAMITE} ps | grep -c $SAMITE_DOMAIN)' USR1; \
+         kill -USR1 -- -$$ 2>/dev/null || kill -USR1 0; echo domains [$there]"
+    );
+    let text = OPEN_MPI.succeeds(&["-n", "1"], &["sh", "-c", &script]);
+    assert!(text.contains("children []"), "{text}");
+    assert!(text.contains("domains [1]"), "{text}");
+}
+
 #[test]
 fn processes_of_mpich_are_units() {
     if is_there("processes_of_mpich_are_units", MPICH) {

@@ -4,19 +4,24 @@
 
 use crate::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, getuid, pidfd_open};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open, test_kill_process};
+use samite_mem::peer_credentials;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// How often a process looks whether the agent is there yet.
 const LOOK: Duration = Duration::from_millis(10);
 /// How long a process waits for the answer of an agent that is there.
 const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long those are waited for that have not come when another one has come and ended.
+const AFTER_AN_END: Duration = Duration::from_secs(10);
+/// How often an agent to which nobody has come looks whether its starter is still there.
+const LOOK_AT_STARTER: Duration = Duration::from_millis(100);
 
 fn address(domain: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("samite-units-{}-{domain}", getuid().as_raw()))
@@ -35,6 +40,8 @@ pub struct Attendance {
     here: Vec<OwnedFd>,
     /// How many have been here.
     came: u32,
+    /// The unit that has started the agent, until it has been here.
+    starter: Option<Pid>,
 }
 
 impl Attendance {
@@ -59,17 +66,27 @@ impl Attendance {
             units,
             here: Vec::new(),
             came: 0,
+            starter: None,
         })
     }
 
     /// Returns when all units have been here and have ended; or when none is here, and those that
-    /// are missing have not come within this time.
+    /// are missing have not come within this time, or after some have ended within [`AFTER_AN_END`].
+    /// `starter`: the unit that has started the agent. If it ends before it was here, nobody is
+    /// waited for.
     ///
     /// # Errors
     /// [`Error::Managed`] says how many are missing; or what the system refuses.
-    pub fn wait(mut self, patience: Duration) -> Result<(), Error> {
+    pub fn wait(mut self, starter: Option<Pid>, patience: Duration) -> Result<(), Error> {
+        self.starter = starter;
         let mut until = Instant::now() + patience;
         loop {
+            let is_gone = |starter| test_kill_process(starter) == Err(Errno::SRCH);
+            if self.here.is_empty() && self.starter.is_some_and(is_gone) {
+                return Err(Error::Managed(
+                    "the first unit of this machine has ended before it began".to_owned(),
+                ));
+            }
             let is_complete = self.came == self.units;
             if is_complete && self.here.is_empty() {
                 return Ok(());
@@ -83,9 +100,11 @@ impl Attendance {
                      here any more"
                 )));
             }
-            let ended = self.look(may_come.then_some(left), !is_complete);
-            if ended.map_err(|error| failed("the units cannot be watched", &error))? {
-                until = Instant::now() + patience;
+            let before = self.here.len();
+            let looked = self.look(may_come.then_some(left.min(LOOK_AT_STARTER)), !is_complete);
+            if looked.map_err(|error| failed("the units cannot be watched", &error))? {
+                let has_ended = self.here.len() < before;
+                until = Instant::now() + if has_ended { AFTER_AN_END } else { patience };
             }
         }
     }
@@ -100,7 +119,7 @@ impl Attendance {
             waits.push(PollFd::new(&self.listener, PollFlags::IN));
         }
         match poll(&mut waits, timeout.as_ref()) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(false),
+            Ok(0) | Err(Errno::INTR) => return Ok(false),
             Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
@@ -124,29 +143,31 @@ impl Attendance {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error),
         };
-        let Ok(process) = socket_peercred(&stream) else {
+        let process = peer_credentials(&stream)?;
+        // One without a number is in a container whose processes are not seen from here.
+        let Some(pid) = Pid::from_raw(process.pid).filter(|_| process.uid == getuid().as_raw())
+        else {
             return Ok(());
         };
-        if process.uid != getuid() {
-            return Ok(());
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => self.here.push(process),
+            Err(Errno::SRCH) => {} // It has been here, and has ended.
+            Err(error) => return Err(error.into()),
         }
-        // One that is gone already has been here, and has ended.
         self.came += 1;
-        if let Ok(process) = pidfd_open(process.pid, PidfdFlags::empty()) {
-            self.here.push(process);
-        }
+        self.starter = self.starter.filter(|starter| *starter != pid);
         // If it does not hear this, it has ended.
         let _ = stream.write_all(b"\n");
         Ok(())
     }
 }
 
-/// Says that this process is here, once the agent of its domain can be reached. `agent`: the agent,
-/// if this process has started it.
+/// Says that this process is here, once the agent of its domain can be reached. `agent`: the process
+/// of the agent, if this one has started it.
 ///
 /// # Errors
 /// [`Error::Managed`]: there is no agent after this time, or it has ended.
-pub fn attend(domain: &str, mut agent: Option<Child>, patience: Duration) -> Result<(), Error> {
+pub fn attend(domain: &str, agent: Option<Pid>, patience: Duration) -> Result<(), Error> {
     let until = Instant::now() + patience;
     let mut stream = loop {
         match address(domain).and_then(|address| UnixStream::connect_addr(&address)) {
@@ -160,11 +181,9 @@ pub fn attend(domain: &str, mut agent: Option<Child>, patience: Duration) -> Res
             }
             Err(_) => {}
         }
-        if let Some(agent) = &mut agent
-            && let Ok(Some(status)) = agent.try_wait()
-        {
+        if agent.is_some_and(|agent| test_kill_process(agent) == Err(Errno::SRCH)) {
             return Err(Error::Managed(format!(
-                "the agent of {domain} has ended before its units began: {status}"
+                "the agent of {domain} has ended before its units began, and has said why"
             )));
         }
         std::thread::sleep(LOOK);
@@ -205,11 +224,11 @@ mod tests {
         let name = domain("end-of-a-child");
         let mut attendance = Attendance::open(&name, 1).unwrap();
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let pid = rustix::process::Pid::from_child(&child);
+        let pid = Pid::from_child(&child);
         attendance.came = 1;
         attendance.here = vec![pidfd_open(pid, PidfdFlags::empty()).unwrap()];
         child.kill().unwrap();
-        attendance.wait(Duration::from_secs(60)).unwrap();
+        attendance.wait(None, Duration::from_secs(60)).unwrap();
         child.wait().unwrap();
     }
 
@@ -218,12 +237,22 @@ mod tests {
         let name = domain("do-not-come");
         let attendance = Attendance::open(&name, 3).unwrap();
         assert!(Attendance::open(&name, 3).is_err(), "a second agent");
-        let said = attendance.wait(Duration::ZERO).unwrap_err().to_string();
+        let said = attendance.wait(None, Duration::ZERO);
+        let said = said.unwrap_err().to_string();
         assert!(said.contains("0 of 3 units"), "{said}");
+        let mut starter = Command::new("true").spawn().unwrap();
+        let pid = Pid::from_child(&starter);
+        starter.wait().unwrap();
+        let attendance = Attendance::open(&name, 3).unwrap();
+        let said = attendance.wait(Some(pid), Duration::from_secs(600));
+        let said = said.unwrap_err().to_string();
+        assert!(said.contains("before it began"), "{said}");
         let said = attend(&name, None, Duration::ZERO).unwrap_err().to_string();
         assert!(said.contains("no agent of"), "{said}");
-        let agent = Command::new("false").spawn().unwrap();
-        let said = attend(&name, Some(agent), Duration::from_secs(60));
+        let mut agent = Command::new("false").spawn().unwrap();
+        let pid = Pid::from_child(&agent);
+        agent.wait().unwrap();
+        let said = attend(&name, Some(pid), Duration::from_secs(60));
         let said = said.unwrap_err().to_string();
         assert!(said.contains("has ended before its units began"), "{said}");
     }

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use samite_mem::peer_credentials;
 use std::env;
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -36,6 +37,8 @@ pub struct Place {
     /// job may have another one.
     pub job: String,
     /// The name of its machine, if the manager says it.
+    pub host: Option<String>,
+    /// A name of its node, which no other node of the job has, if the manager says one.
     pub node: Option<String>,
     /// Its number among all, from 0.
     pub rank: u32,
@@ -45,6 +48,9 @@ pub struct Place {
     pub local_rank: u32,
     /// How many its machine has.
     pub local_size: u32,
+    /// Its number among those of its program, from 0, and how many these are. A manager that does
+    /// not tell programs apart has one.
+    pub of_program: (u32, u32),
 }
 
 /// The variables of one process manager.
@@ -127,17 +133,18 @@ impl Place {
         };
         let missing =
             |name: &str| Error::Managed(format!("{} is not set, as {} does", name, names.manager));
-        let (local_size, job, node) = match names.manager {
+        let (local_size, job, host, node) = match names.manager {
             Manager::OpenMpi => {
                 let job = get("PMIX_NAMESPACE").ok_or_else(|| missing("PMIX_NAMESPACE"))?;
                 let local_size = number("OMPI_COMM_WORLD_LOCAL_SIZE")?;
                 // Several nodes of Open MPI may be one machine.
+                let host = get("PMIX_HOSTNAME");
                 match SERVERS.iter().find_map(|name| daemon(&get(name)?)) {
                     Some(daemon) => {
-                        let node = get("PMIX_HOSTNAME").map(|name| format!("{name}-{daemon}"));
-                        (local_size, format!("{job}-{daemon}"), node)
+                        let node = host.as_ref().map(|host| format!("{host}-{daemon}"));
+                        (local_size, format!("{job}-{daemon}"), host, node)
                     }
-                    None => (local_size, job, get("PMIX_HOSTNAME")),
+                    None => (local_size, job, host.clone(), host),
                 }
             }
             Manager::Hydra => {
@@ -145,17 +152,23 @@ impl Place {
                 let manager = manager_of(&socket).ok_or_else(|| {
                     Error::Managed(format!(
                         "the descriptor {socket} (PMI_FD) does not lead to {}: start \
-                         `samite join` by it directly",
+                         `samite join` by it directly, and where the kernel (Linux 5.6 or newer) \
+                         and the container allow pidfd_getfd",
                         names.manager
                     ))
                 })?;
                 let job = manager.as_raw_nonzero().to_string();
                 let node = get("MPIR_CVAR_CH3_INTERFACE_HOSTNAME");
-                (number("MPI_LOCALNRANKS")?, job, node)
+                (number("MPI_LOCALNRANKS")?, job, node.clone(), node)
             }
             Manager::Slurm => {
-                let tasks = get("SLURM_STEP_TASKS_PER_NODE")
-                    .ok_or_else(|| missing("SLURM_STEP_TASKS_PER_NODE"))?;
+                let tasks = get("SLURM_STEP_TASKS_PER_NODE").ok_or_else(|| {
+                    Error::Managed(
+                        "this is a job of Slurm, but no step of it: write `srun samite join \
+                         PROGRAM`"
+                            .to_owned(),
+                    )
+                })?;
                 let node = number("SLURM_NODEID")?;
                 let local_size = tasks_of_node(&tasks, node).ok_or_else(|| {
                     Error::Managed(format!(
@@ -165,15 +178,24 @@ impl Place {
                 let (job, step) = (number("SLURM_JOB_ID")?, number("SLURM_STEP_ID")?);
                 // Several nodes of Slurm may be one machine.
                 let job = format!("{job}-{step}-{node}");
-                (local_size, job, get("SLURMD_NODENAME"))
+                let node = get("SLURMD_NODENAME");
+                (local_size, job, node.clone(), node)
             }
         };
+        let (rank, size) = (number(names.rank)?, number(names.size)?);
+        let programs = match names.manager {
+            Manager::OpenMpi => get("OMPI_APP_CTX_NUM_PROCS"),
+            Manager::Hydra | Manager::Slurm => None,
+        };
+        let of_program = programs.and_then(|counts| place_in(&counts, rank));
         let place = Place {
             manager: names.manager,
             job: name_of(names.manager, &job),
+            host,
             node,
-            rank: number(names.rank)?,
-            size: number(names.size)?,
+            rank,
+            size,
+            of_program: of_program.unwrap_or((rank, size)),
             local_rank: number(names.local_rank)?,
             local_size,
         };
@@ -221,10 +243,25 @@ fn tasks_of_node(list: &str, node: u32) -> Option<u32> {
     None
 }
 
+/// Returns the place of a rank in its program, and how many processes that has: `counts` are those
+/// of the programs, in the order of ranks.
+fn place_in(counts: &str, rank: u32) -> Option<(u32, u32)> {
+    let mut first = 0_u32;
+    for count in counts.split_whitespace() {
+        let count = count.parse::<u32>().ok()?;
+        let end = first.checked_add(count)?;
+        if rank < end {
+            return Some((rank - first, count));
+        }
+        first = end;
+    }
+    None
+}
+
 /// Returns the process at the other end of a socket, which is a descriptor of this process.
 fn manager_process(descriptor: &str) -> Option<Pid> {
     let socket = own_descriptor(descriptor)?;
-    Some(rustix::net::sockopt::socket_peercred(socket).ok()?.pid)
+    Pid::from_raw(peer_credentials(socket).ok()?.pid)
 }
 
 /// Returns a copy of a descriptor of this process, which it has from its parent by this number.
@@ -247,7 +284,8 @@ mod tests {
         Place::of(&get, &manager).map_err(|error| error.to_string())
     }
 
-    const OPEN_MPI: [(&str, &str); 7] = [
+    const OPEN_MPI: [(&str, &str); 8] = [
+        ("OMPI_APP_CTX_NUM_PROCS", "1 3"),
         (
             "PMIX_SERVER_URI4",
             "prterun-host-7@0.2;tcp4://127.0.0.1:44473",
@@ -292,7 +330,11 @@ mod tests {
         let found = place(&SLURM).map(numbers);
         let job = "srun-12-0-2".to_owned();
         assert_eq!(found, Ok((Manager::Slurm, job, (5, 7), (1, 2))));
-        assert_eq!(place(&OPEN_MPI).unwrap().node.as_deref(), Some("node7-2"));
+        let found = place(&OPEN_MPI).unwrap();
+        let names = (found.host.as_deref(), found.node.as_deref());
+        assert_eq!(names, (Some("node7"), Some("node7-2")));
+        assert_eq!(found.of_program, (2, 3));
+        assert_eq!(place(&SLURM).unwrap().of_program, (5, 7));
         assert!(place(&HYDRA).unwrap().is_on_one_node());
         assert!(!place(&SLURM).unwrap().is_on_one_node());
         // A script of Slurm that calls mpirun.
@@ -335,6 +377,18 @@ mod tests {
             .collect();
         let said = place(&without).unwrap_err();
         assert!(said.contains("PMIX_NAMESPACE is not set"), "{said}");
+    }
+
+    #[test]
+    fn ranks_count_in_their_program() {
+        let places = |counts| [0, 1, 3, 4].map(|rank| place_in(counts, rank));
+        let of_two = [Some((0, 1)), Some((0, 3)), Some((2, 3)), None];
+        assert_eq!(places("1 3"), of_two);
+        assert_eq!(
+            places("4"),
+            [Some((0, 4)), Some((1, 4)), Some((3, 4)), None]
+        );
+        assert_eq!(places("x"), [None; 4]);
     }
 
     #[test]

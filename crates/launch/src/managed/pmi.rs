@@ -66,7 +66,7 @@ impl Pmi {
     /// [`Error::Managed`].
     pub(super) fn put(&mut self, key: &str, word: &str) -> Result<(), Error> {
         if word.len() > VALUE_MAX || word.contains(char::is_whitespace) {
-            return Err(failed(&format!("`{word}` is too long, or not one word")));
+            return Err(failed(&format!("`{key}` is too long, or not one word")));
         }
         let space = &self.space;
         let line = format!("cmd=put kvsname={space} key={key} value={word}");
@@ -104,7 +104,9 @@ impl Pmi {
 
     /// Sends a line, and returns the answer, which has this name.
     fn ask(&mut self, line: &str, answer: &str) -> Result<String, Error> {
-        let lost = |error: std::io::Error| failed(&format!("no answer to `{line}`: {error}"));
+        // Not the whole line, which may have a secret.
+        let asked = line.split(' ').next().unwrap_or_default();
+        let lost = |error: std::io::Error| failed(&format!("no answer to `{asked}`: {error}"));
         self.stream
             .get_mut()
             .write_all(format!("{line}\n").as_bytes())
@@ -115,7 +117,7 @@ impl Pmi {
         let is_right = read.ends_with('\n') && value(&read, "cmd") == Some(answer);
         match is_right && value(&read, "rc").is_none_or(|code| code == "0") {
             true => Ok(read),
-            false => Err(failed(&format!("to `{line}`, it says `{}`", read.trim()))),
+            false => Err(failed(&format!("to `{asked}`, it says `{}`", read.trim()))),
         }
     }
 }
