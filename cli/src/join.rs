@@ -208,8 +208,8 @@ impl Node<'_> {
     }
 }
 
-/// Ends this process if the returned end is not dropped in time: a process manager may wait for ever
-/// for processes that do not come.
+/// Ends this process if the returned end is not dropped in time: a process manager may wait for
+/// ever for processes that do not come.
 fn watch() -> mpsc::Sender<()> {
     let (here, gone) = mpsc::channel();
     let wait = move || {

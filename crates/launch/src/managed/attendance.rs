@@ -71,7 +71,7 @@ impl Attendance {
     }
 
     /// Returns when all units have been here and have ended; or when none is here, and those that
-    /// are missing have not come within this time, or after some have ended within [`AFTER_AN_END`].
+    /// are missing have not come within this time, or within 10 s after another one has ended.
     /// `starter`: the unit that has started the agent. If it ends before it was here, nobody is
     /// waited for.
     ///
@@ -162,8 +162,8 @@ impl Attendance {
     }
 }
 
-/// Says that this process is here, once the agent of its domain can be reached. `agent`: the process
-/// of the agent, if this one has started it.
+/// Says that this process is here, once the agent of its domain can be reached. `agent`: the
+/// process of the agent, if this one has started it.
 ///
 /// # Errors
 /// [`Error::Managed`]: there is no agent after this time, or it has ended.
