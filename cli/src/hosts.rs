@@ -152,34 +152,34 @@ impl Side {
         let listen = listening(&node.listen, &option)?;
         samite::calibration::load_or_measure(|what| tracing::info!(what));
         let (secret, name) = secret_file(&node.secret)?;
-        let mut command: Vec<OsString> = vec![
-            self.executable.clone().into(),
-            "agent".into(),
-            "--domain".into(),
-            plan.domain.clone().into(),
-            "--listen".into(),
-            listen.into(),
-            "--node".into(),
-            node.name.clone().into(),
-            "--secret".into(),
-            name.into(),
-        ];
         let host = plan.hosts.get(node.host as usize);
         let of_host =
             |value: fn(&Host) -> &Option<String>| host.and_then(|host| value(host).clone());
-        for (option, value) in [
+        let options = [
+            ("--domain", Some(plan.domain.clone())),
+            ("--listen", Some(listen)),
+            ("--node", Some(node.name.clone())),
+            ("--secret", Some(name)),
             ("--join", node.join.clone()),
             ("--transports", of_host(|host| &host.transports)),
             ("--devices", of_host(|host| &host.devices)),
-        ] {
-            if let Some(value) = value {
-                command.extend([option.into(), value.into()]);
-            }
-        }
+        ];
+        let mut command: Vec<OsString> = vec![self.executable.clone().into(), "agent".into()];
+        command.extend(given(options));
         self.secret = Some(secret);
         self.ends = Some(Ends::of(plan));
         Ok(command)
     }
+}
+
+/// Returns the words of those options that have a value.
+pub(crate) fn given(
+    options: impl IntoIterator<Item = (&'static str, Option<String>)>,
+) -> impl Iterator<Item = OsString> {
+    let words = |(option, value): (&'static str, Option<String>)| {
+        value.map(|value| [OsString::from(option), value.into()])
+    };
+    options.into_iter().filter_map(words).flatten()
 }
 
 /// Puts a secret into a file without a name, of which nothing is left when this process ends.

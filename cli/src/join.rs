@@ -1,7 +1,7 @@
 //! `samite join`: a process that `mpirun`, `mpiexec` or `srun` has started becomes a unit.
 
 use crate::builtin;
-use crate::hosts::{ANSWER, listening, secret_file};
+use crate::hosts::{ANSWER, given, listening, secret_file};
 use crate::screen;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Pid;
@@ -154,24 +154,16 @@ impl Node<'_> {
         };
         // It has no name, and is there until the agent has read it.
         let (_file, secret) = secret_file(secret)?;
-        let mut options: Vec<OsString> = vec![
-            "--listen".into(),
-            listening(&listen, "samite join --network 10.0.0.1")?.into(),
-            "--node".into(),
-            name.into(),
-            "--secret".into(),
-            secret.into(),
-        ];
-        let of_args = |value: &Option<String>| value.clone();
-        for (option, value) in [
+        let listen = listening(&listen, "samite join --network 10.0.0.1")?;
+        let options: Vec<OsString> = given([
+            ("--listen", Some(listen)),
+            ("--node", Some(name)),
+            ("--secret", Some(secret)),
             ("--join", first.map(str::to_owned)),
-            ("--transports", of_args(&self.args.transports)),
-            ("--devices", of_args(&self.args.devices)),
-        ] {
-            if let Some(value) = value {
-                options.extend([option.into(), value.into()]);
-            }
-        }
+            ("--transports", self.args.transports.clone()),
+            ("--devices", self.args.devices.clone()),
+        ])
+        .collect();
         self.attend(&options)
     }
 

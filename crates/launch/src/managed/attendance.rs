@@ -96,8 +96,7 @@ impl Attendance {
             if may_come && left.is_zero() {
                 let (came, units) = (self.came, self.units);
                 return Err(Error::Managed(format!(
-                    "{came} of {units} units of this machine came within {patience:?}, and none is \
-                     here any more"
+                    "{came} of {units} units of this machine came, and none is here any more"
                 )));
             }
             let before = self.here.len();
